@@ -1,0 +1,48 @@
+# Every target makes .venv and installs what it needs; the second time it is quick.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+demo: .venv/.core  ## train on 24,000 PubMed citations, score, and tag a few (about 5 minutes)
+	@rm -rf demo/model
+	$(BIN)/aplc data pubmed-mesh --out demo/corpus
+	$(BIN)/aplc train demo/corpus --preset tiny --out demo/model
+	$(BIN)/aplc evaluate demo/model demo/corpus --examples 3
+
+test: .venv/.test  ## run the tests
+	$(BIN)/python -m pytest
+
+check: .venv/.check  ## lint, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/.test  ## measure the output layer and the encoder against their peers
+	$(BIN)/python bench/clusters.py
+	$(BIN)/python bench/encoder.py
+
+clean:  ## remove the environment and the demo's files
+	rm -rf .venv demo
+
+.venv/.core: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aplc needs Python 3.11 or later; set PYTHON=...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing aplc into .venv"
+	@$(PIP) -e .
+	@touch $@
+
+.venv/.test: .venv/.core
+	@echo "installing what the tests need"
+	@$(PIP) -e '.[test]'
+	@touch $@
+
+.venv/.check: .venv/.test
+	@echo "installing what the checks need"
+	@$(PIP) -e '.[check]'
+	@touch $@
+
+.PHONY: help demo test check bench clean
+.DEFAULT_GOAL := help

@@ -1,0 +1,22 @@
+"""Tag texts with the right few labels out of ten thousand to a million (APLC-XLNet, ICML 2020)."""
+
+__version__ = "0.1.0"
+
+__all__ = ["LabelClusters", "Partition", "Tagger", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    # torch takes seconds to import; `aplc --help` and `import aplc` should not.
+    if name == "Tagger":
+        from aplc.tagger import Tagger
+
+        return Tagger
+    if name == "LabelClusters":
+        from aplc.nn.clusters import LabelClusters
+
+        return LabelClusters
+    if name == "Partition":
+        from aplc.nn.partition import Partition
+
+        return Partition
+    raise AttributeError(f"module 'aplc' has no attribute {name!r}")

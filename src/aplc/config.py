@@ -1,0 +1,246 @@
+"""A run as a tree of dataclasses, read from TOML and written as JSON beside the weights.
+
+A preset is a TOML file in `presets/`; it names only what differs from the defaults below, which are the paper's.
+`--set a.b=value` changes one field. Values are checked when the tree is built, before any work starts.
+"""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field, fields
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from aplc.errors import AplcError
+
+
+def _check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
+    if not ok:
+        raise AplcError(f"{section}.{name} = {value!r}: must be {bound}")
+
+
+@dataclass(kw_only=True, frozen=True)
+class DataConfig:
+    max_length: int = 512
+    """Tokens a document may have, `<sep>` and `<cls>` included (the paper's L_seq)."""
+    long_text: Literal["truncate", "memory", "windows"] = "truncate"
+    """Longer texts: cut (the paper), read in segments with Transformer-XL memory, or in windows that are averaged."""
+    vocab_size: int = 16_000
+    """Pieces of the tokenizer trained on the corpus, where the encoder brings none."""
+    min_count: int = 1
+    """Labels with fewer training documents are left out of the label set."""
+    validation: float = 0.05
+    """Share of the training documents held out to choose the best epoch, where the corpus has no dev part."""
+    validation_limit: int = 2_000
+    """At most so many held-out documents: beyond that the estimate hardly improves and the time does."""
+
+    def __post_init__(self) -> None:
+        _check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
+        _check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
+        _check("data", "min_count", self.min_count, self.min_count >= 1, "at least 1")
+        _check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
+        _check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")
+
+
+@dataclass(kw_only=True, frozen=True)
+class ModelConfig:
+    encoder: str = "xlnet-base-cased"
+    """A hub name, a folder, or "new": an XLNet of the size below with random weights."""
+    layers: int = 12
+    """Blocks of a new encoder."""
+    width: int = 768
+    """Width of a new encoder."""
+    heads: int = 12
+    """Attention heads of a new encoder."""
+    inner_width: int = 3072
+    """Width of a new encoder's feed-forward layers."""
+    dropout: float = 0.1
+    """Dropout inside the encoder."""
+    pooling: Literal["auto", "last", "first", "mean"] = "auto"
+    """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
+    hidden_width: int = 768
+    """Width d_h of the hidden layer between encoder and clusters."""
+    hidden_dropout: float = 0.1
+    """Dropout after the hidden layer's tanh."""
+    checkpoint_activations: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "inner_width", "hidden_width"):
+            _check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        _check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
+        for name in ("dropout", "hidden_dropout"):
+            _check("model", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+
+
+@dataclass(kw_only=True, frozen=True)
+class ClustersConfig:
+    proportions: tuple[float, ...] = (0.5, 0.5)
+    """Share of the labels in the head and in each tail (the paper's P_num)."""
+    cutoffs: tuple[int, ...] | Literal["proportions"] = "proportions"
+    """First label rank of each tail, instead of proportions; () puts all labels into the head."""
+    div_value: float = 2.0
+    """The paper's q: tail t is d_h / q^t wide."""
+    objective: Literal["released", "paper"] = "released"
+    """Equation 5 as printed ("paper"), or as in the code that made the paper's tables ("released")."""
+    tail: Literal["norm-relu", "linear"] = "norm-relu"
+    """Inside a tail's projection: LayerNorm and ReLU (released code), or nothing (paper)."""
+    bias: bool = False
+    """Biases in the clusters, starting at each label's log-odds in the training data. The paper has none."""
+    min_tail_width: int = 1
+    """No tail is narrower than this."""
+    tail_dropout: float = 0.0
+    """Dropout on a tail's projected states."""
+
+    def __post_init__(self) -> None:
+        total = sum(self.proportions)
+        ok = len(self.proportions) >= 1 and min(self.proportions) > 0 and abs(total - 1) < 1e-6
+        _check("clusters", "proportions", self.proportions, ok, "positive numbers that add up to 1")
+        if self.cutoffs != "proportions":
+            rising = all(a < b for a, b in zip((0, *self.cutoffs), self.cutoffs, strict=False))
+            _check("clusters", "cutoffs", self.cutoffs, rising, "rising label ranks of at least 1")
+        _check("clusters", "div_value", self.div_value, self.div_value >= 1, "at least 1")
+        _check("clusters", "min_tail_width", self.min_tail_width, self.min_tail_width >= 1, "at least 1")
+        _check("clusters", "tail_dropout", self.tail_dropout, 0 <= self.tail_dropout < 1, "in [0, 1)")
+
+
+@dataclass(kw_only=True, frozen=True)
+class TrainConfig:
+    epochs: int = 8
+    """Passes over the training documents (the paper's N_e)."""
+    batch_size: int = 12
+    """Documents a step (the paper's N_b)."""
+    accumulate: int = 1
+    """Each step's batch is worked off in so many parts: the same step in less memory."""
+    lr_encoder: float = 5e-5
+    """Learning rate of the encoder (eta_x)."""
+    lr_hidden: float = 1e-4
+    """Learning rate of the hidden layer (eta_h)."""
+    lr_clusters: float = 2e-3
+    """Learning rate of the clusters (eta_a)."""
+    warmup_steps: int = 0
+    """Equation 15's t_w."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    adam_epsilon: float = 1e-8
+    """AdamW's epsilon."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to at most this norm."""
+    patience: int = 3
+    """Stop after so many evaluations on the held-out documents without a better score; 0 never stops early."""
+    checkpoint_steps: int = 1_000
+    """A checkpoint every so many steps, and at the end of each epoch."""
+    seed: int = 0
+    """Weights, order and dropout follow from it."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_steps"):
+            _check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "warmup_steps", "weight_decay", "patience", "seed"):
+            _check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        for name in ("adam_epsilon", "clip_norm"):
+            _check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
+        divides = self.accumulate <= self.batch_size
+        _check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
+
+
+@dataclass(kw_only=True, frozen=True)
+class Config:
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    clusters: ClustersConfig = field(default_factory=ClustersConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+    @classmethod
+    def from_dict(cls, tree: dict[str, Any], source: str = "configuration") -> Self:
+        """Build and check the tree; an unknown name is an error that lists the known ones."""
+        sections = {f.name: f.default_factory for f in fields(cls)}
+        built = {}
+        for section, values in tree.items():
+            if section not in sections or not isinstance(values, dict):
+                raise AplcError(f"{source}: no section {section!r}; sections are {', '.join(sections)}")
+            built[section] = _build(sections[section], section, values, source)
+        return cls(**built)
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        try:
+            return cls.from_dict(tomllib.loads(path.read_text("utf-8")), source=str(path))
+        except tomllib.TOMLDecodeError as error:
+            raise AplcError(f"{path}: {error}") from None
+
+    @classmethod
+    def from_preset(cls, name: str) -> Self:
+        """A preset by name, or any TOML file by path."""
+        if name.endswith(".toml"):
+            path = Path(name)
+            if not path.is_file():
+                raise AplcError(f"{path}: no such preset file")
+            return cls.from_toml(path)
+        if name not in preset_names():
+            raise AplcError(f"no preset {name!r}; there are {', '.join(preset_names())}, or give a .toml file")
+        with resources.as_file(resources.files("aplc.presets") / f"{name}.toml") as path:
+            return cls.from_toml(path)
+
+    def with_settings(self, settings: list[str]) -> Self:
+        """Apply `a.b=value` settings; the value is TOML, and bare words are strings."""
+        tree = self.to_dict()
+        for setting in settings:
+            key, equals, text = setting.partition("=")
+            section, dot, name = key.strip().partition(".")
+            if not equals or not dot:
+                raise AplcError(f"--set {setting}: write it as section.name=value, e.g. train.epochs=3")
+            if section not in tree or name not in tree[section]:
+                known = ", ".join(f"{s}.{n}" for s, values in tree.items() for n in values)
+                raise AplcError(f"--set {setting}: no such setting; there are {known}")
+            tree[section][name] = _parse(text.strip())
+        return type(self).from_dict(tree, source="--set")
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return dataclasses.asdict(self)
+
+
+def preset_names() -> list[str]:
+    """Names of the presets that come with the package."""
+    return sorted(p.name.removesuffix(".toml") for p in resources.files("aplc.presets").iterdir() if p.name.endswith(".toml"))
+
+
+def _parse(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return tomllib.loads(f"value = [{text}]")["value"]  # 100,200 for [100, 200]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _build(cls: Any, section: str, values: dict[str, Any], source: str) -> Any:
+    hints = get_type_hints(cls)
+    for name in values:
+        if name not in hints:
+            raise AplcError(f"{source}: no setting {section}.{name}; {section} has {', '.join(hints)}")
+    return cls(**{name: _convert(f"{source}: {section}.{name}", value, hints[name]) for name, value in values.items()})
+
+
+def _convert(where: str, value: Any, hint: Any) -> Any:
+    """`value` as type `hint`, so that a mistyped setting is found here and not hours later."""
+    if get_origin(hint) is Literal:
+        if value in get_args(hint):
+            return value
+        raise AplcError(f"{where} = {value!r}: must be one of {', '.join(map(repr, get_args(hint)))}")
+    if get_origin(hint) is tuple:
+        item = get_args(hint)[0]
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(_convert(where, v, item) for v in values)
+    if get_args(hint):  # a union: the literal first, then the rest
+        literals = [h for h in get_args(hint) if get_origin(h) is Literal]
+        if isinstance(value, str):
+            return _convert(where, value, literals[0])
+        return _convert(where, value, next(h for h in get_args(hint) if h not in literals))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        raise AplcError(f"{where} = {value!r}: must be of type {hint.__name__}")
+    return value

@@ -1,0 +1,132 @@
+"""Batches: documents of like length together, padded to the longest of the batch, in an order that follows from a seed.
+
+The order of an epoch is a shuffle, cut into pools of many batches; each pool is sorted by length, cut into batches, and
+all batches are shuffled again. Padding falls to a few percent while every epoch still mixes the documents anew.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aplc.data.tokenizer import Template
+from aplc.data.tokens import TokenCache
+
+POOL = 50
+"""Batches sorted by length together."""
+NO_LABEL = -100
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B documents of up to T tokens with up to P labels."""
+
+    input_ids: Tensor  # (B, T)
+    attention_mask: Tensor  # (B, T), 0 for padding
+    token_type_ids: Tensor  # (B, T)
+    labels: Tensor  # (B, P), padded with NO_LABEL
+
+    def to(self, device: torch.device) -> "Batch":
+        if device.type != "cuda":
+            return Batch(*(tensor.to(device) for tensor in self))
+        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self))
+
+    def split(self, parts: int) -> list["Batch"]:
+        """Up to `parts` smaller batches with the same documents in the same order."""
+        return [Batch(*tensors) for tensors in zip(*(tensor.chunk(parts) for tensor in self), strict=True)]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.input_ids, self.attention_mask, self.token_type_ids, self.labels))
+
+    def __len__(self) -> int:
+        return self.input_ids.shape[0]
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Puts token rows together as the encoder wants them."""
+
+    template: Template
+    max_length: int
+    """Tokens a row may have, special tokens included."""
+    pad_left: bool = True
+
+    def __call__(self, tokens: Sequence[Sequence[int] | NDArray], labels: Sequence[Sequence[int] | NDArray]) -> Batch:
+        template = self.template
+        room = max(self.max_length - template.size, 0)
+        bodies = [row[:room] for row in tokens]
+        width = max(len(body) for body in bodies) + template.size
+        shape = (len(bodies), width)
+        input_ids = np.full(shape, template.pad, dtype=np.int64)
+        attention_mask = np.zeros(shape, dtype=np.int64)
+        token_type_ids = np.zeros(shape, dtype=np.int64)
+        for i, body in enumerate(bodies):
+            row = np.concatenate([template.prefix, body, template.suffix]).astype(np.int64)
+            types = (*template.prefix_types, *[0] * len(body), *template.suffix_types)
+            place = slice(width - len(row), width) if self.pad_left else slice(0, len(row))
+            input_ids[i, place], attention_mask[i, place], token_type_ids[i, place] = row, 1, types
+        label_ids = np.full((len(bodies), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
+        for i, ids in enumerate(labels):
+            label_ids[i, : len(ids)] = ids
+        return Batch(*map(torch.from_numpy, (input_ids, attention_mask, token_type_ids, label_ids)))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The training batches of a cache, epoch after epoch."""
+
+    cache: TokenCache
+    rows: NDArray[np.int64]
+    """Which rows of the cache take part."""
+    collate: Collator
+    batch_size: int
+    seed: int
+
+    def __len__(self) -> int:
+        return -(-len(self.rows) // self.batch_size)
+
+    def order(self, epoch: int) -> list[NDArray[np.int64]]:
+        """The rows of each batch of `epoch`."""
+        rng = np.random.default_rng([self.seed, epoch])
+        shuffled = rng.permutation(self.rows)
+        lengths = np.minimum(self.cache.lengths[shuffled], self.collate.max_length)
+        pool = POOL * self.batch_size
+        batches = []
+        for start in range(0, len(shuffled), pool):
+            by_length = start + np.argsort(lengths[start : start + pool], kind="stable")
+            batches += [shuffled[by_length[i : i + self.batch_size]] for i in range(0, len(by_length), self.batch_size)]
+        return [batches[i] for i in rng.permutation(len(batches))]
+
+    def epoch(self, epoch: int, *, start: int = 0) -> Iterator[Batch]:
+        """Batches of `epoch` from number `start` on, put together in a thread ahead of their use."""
+        return prefetch(self.batch, self.order(epoch)[start:])
+
+    def batch(self, rows: NDArray[np.int64]) -> Batch:
+        return self.collate(*zip(*map(self.cache.row, rows), strict=True))
+
+
+def by_length(lengths: Sequence[int], batch_size: int) -> list[NDArray[np.int64]]:
+    """Indices in batches of like length, the longest first: memory runs out at once or not at all."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")
+    return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+
+
+def prefetch(make: Callable[[T], R], items: Iterable[T], depth: int = 2) -> Iterator[R]:
+    """`make(item)` for each item in order, made by a thread up to `depth` ahead."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pending: deque[Future[R]] = deque()
+        for item in items:
+            pending.append(pool.submit(make, item))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

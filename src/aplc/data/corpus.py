@@ -1,0 +1,63 @@
+"""A corpus: a folder with train, dev and test files, or a single file.
+
+Which file is which part is decided here once; `fingerprint` names a part by its content, so that nothing derived
+from a file outlives a change of it.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
+from aplc.errors import CorpusError
+
+Part = Literal["train", "dev", "test"]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    path: Path
+    parts: dict[Part, Path]
+    """A single file stands for every part that is asked for."""
+    bad_rows: BadRows = field(default_factory=BadRows)
+
+    @classmethod
+    def open(cls, path: Path | str, bad_rows: BadRows | None = None) -> "Corpus":
+        path = Path(path)
+        bad_rows = bad_rows or BadRows()
+        if path.is_file():
+            return cls(path, {"train": path, "test": path}, bad_rows)
+        if not path.is_dir():
+            raise CorpusError(f"{path}: no such file or folder")
+        parts: dict[Part, Path] = {}
+        for part in ("train", "dev", "test"):
+            found = [path / f"{part}{suffix}" for suffix in SUFFIXES if (path / f"{part}{suffix}").is_file()]
+            if len(found) > 1:
+                raise CorpusError(f"{path}: both {found[0].name} and {found[1].name}; keep one")
+            if found:
+                parts[part] = found[0]
+        if not parts:
+            raise CorpusError(f"{path}: holds no train, dev or test file ({', '.join(SUFFIXES)})")
+        return cls(path, parts, bad_rows)
+
+    @property
+    def is_file(self) -> bool:
+        return self.path.is_file()
+
+    def file(self, part: Part) -> Path:
+        if part not in self.parts:
+            raise CorpusError(f"{self.path}: no {part} part; add {part}.jsonl to the folder")
+        return self.parts[part]
+
+    def documents(self, part: Part) -> Iterator[Document]:
+        return read_documents(self.file(part), self.bad_rows)
+
+    def fingerprint(self, part: Part) -> str:
+        """A hash of the part's bytes."""
+        digest = hashlib.blake2b(digest_size=16)
+        with self.file(part).open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest()

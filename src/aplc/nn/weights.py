@@ -1,0 +1,119 @@
+"""Encoder folders and their weights: where they are, what is in them, and what to type when something is missing.
+
+A folder is what `transformers` saves: `config.json`, `model.safetensors` (or shards with an index) and a tokenizer. A hub name
+is downloaded into the hub's cache first. Only safetensors: a `pytorch_model.bin` is a pickle and can run code when opened.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from aplc.errors import ModelError
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_FILES = ["*.json", "*.safetensors", "*.txt", "spiece.model", "*.vocab"]
+_CURE = (
+    "download it on a machine with a network, put config.json, model.safetensors and spiece.model (or tokenizer.json) "
+    "into a folder and pass --set model.encoder=FOLDER"
+)
+
+
+def encoder_folder(name: str | Path) -> Path:
+    """The folder of an encoder given as a path or as a name on the hub, which is downloaded if it isn't cached."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise ModelError(
+            f"encoder {str(name)!r} is a file; pass the folder it lies in: --set model.encoder={folder.parent}"
+        )
+    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) or str(name).startswith("."):
+        raise ModelError(
+            f"no folder {str(name)!r}: put config.json, model.safetensors and the tokenizer's file (spiece.model or "
+            f"tokenizer.json) there, or pass another folder or a hub name with --set model.encoder=NAME"
+        )
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=_FILES, ignore_patterns=["onnx/*", "openvino/*"]))
+    except Exception as error:  # offline, unknown, gated, proxy: many types, one cure
+        reason = " ".join(str(error).split())[:160]
+        raise ModelError(
+            f"encoder {str(name)!r} is no folder here and could not be downloaded "
+            f"({type(error).__name__}: {reason}); {_CURE}"
+        ) from error
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise ModelError(f"no config.json in {folder}: it must hold config.json, {WEIGHTS} and the tokenizer's file")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise ModelError(f"{path} must hold one JSON object")
+    return config
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, or a `ModelError` saying what to do."""
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if (folder / INDEX).is_file():
+        names = sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ModelError(f"{folder / INDEX} names {missing[0]}, which isn't there: copy all {len(names)} shards")
+        return [folder / name for name in names]
+    if (folder / "pytorch_model.bin").is_file():
+        raise ModelError(
+            f"{folder} has only pytorch_model.bin, a pickle, which aplc never opens; convert it once with: python -c "
+            f"\"from transformers import AutoModel; AutoModel.from_pretrained('{folder}').save_pretrained('{folder}')\""
+        )
+    raise ModelError(f"no weights in {folder}: put {WEIGHTS} there")
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    tensors: dict[str, Tensor] = {}
+    for path in weight_files(folder):
+        try:
+            tensors.update(load_file(path))
+        except SafetensorError as error:
+            raise ModelError(f"{path} is damaged ({error}): copy or download it again") from error
+    return tensors
+
+
+def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path, prefix: str) -> list[str]:
+    """Copy tensors into a module and return the names of those it has no place for.
+
+    Names may carry `prefix`, as a model with a head on top saves them. A missing tensor or one of another shape is an error
+    that names it.
+    """
+    found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
+    wanted = module.state_dict()
+    for name, tensor in wanted.items():
+        if name in found and found[name].shape != tensor.shape:
+            raise ModelError(
+                f"{source}: {name} has shape {tuple(found[name].shape)} but config.json asks for {tuple(tensor.shape)}; "
+                f"weights and config.json are of different models"
+            )
+    missing = sorted(wanted.keys() - found.keys())
+    if missing:
+        some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise ModelError(
+            f"{source}: {len(missing)} of {len(wanted)} tensors are missing ({some}); is it another model?"
+        )
+    module.load_state_dict({name: found[name] for name in wanted})
+    return sorted(found.keys() - wanted.keys())

@@ -1,0 +1,120 @@
+"""A training run's state on disk: enough to go on as if nothing had happened.
+
+`checkpoints/step-00001000/` holds `state.safetensors` (weights, optimizer moments, random states) and `state.json`
+(progress, and the SHA-256 of the former). A checkpoint is written aside and renamed when whole; the one before it is
+kept until the next is complete. No pickle: a checkpoint from elsewhere can't run code.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from aplc.errors import RunError
+
+FOLDER = "checkpoints"
+KEPT = 2
+"""The newest, and one to fall back on."""
+
+
+@dataclass
+class Progress:
+    """Where a run stands. `epoch` and `batch` name the next batch to train on."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    best_score: float = float("-inf")
+    best_step: int = 0
+    bad_evaluations: int = 0
+    """Evaluations in a row without a better score."""
+    loss_sum: float = 0.0
+    """Over the epoch's batches so far."""
+    seconds: float = 0.0
+    """Time spent training, over all sessions."""
+
+
+def save_checkpoint(run: Path, progress: Progress, model: nn.Module, optimizer: Optimizer) -> None:
+    """Write the checkpoint of this step; remove what is older than the one before it."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= _optimizer_tensors(model, optimizer)
+    tensors["random.cpu"] = torch.get_rng_state()
+    if torch.cuda.is_available():
+        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    folder = run / FOLDER / f"step-{progress.step:08d}"
+    aside = run / FOLDER / f".{folder.name}.tmp"
+    try:
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / "state.safetensors")
+        state = {"progress": asdict(progress), "sha256": _sha256(aside / "state.safetensors")}
+        (aside / "state.json").write_text(json.dumps(state, indent=2))
+        for name in ("state.safetensors", "state.json"):
+            with (aside / name).open("rb") as stream:
+                os.fsync(stream.fileno())
+        shutil.rmtree(folder, ignore_errors=True)  # a damaged one of the same step that was passed over
+        os.rename(aside, folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise RunError(
+            f"{folder}: can't write the checkpoint ({error}); the one before it is intact: "
+            "make room and run the same command with --resume"
+        ) from None
+    for old in checkpoints(run)[:-KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def checkpoints(run: Path) -> list[Path]:
+    """The run's checkpoints, oldest first."""
+    return sorted((run / FOLDER).glob("step-*"))
+
+
+def newest_good(run: Path, say: Any) -> tuple[Path, Progress] | None:
+    """The newest checkpoint whose checksum is right; damaged ones are named and passed over."""
+    for folder in reversed(checkpoints(run)):
+        try:
+            state = json.loads((folder / "state.json").read_text("utf-8"))
+            if state["sha256"] != _sha256(folder / "state.safetensors"):
+                raise ValueError("state.safetensors does not match its checksum")
+            return folder, Progress(**state["progress"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            say(f"{folder}: damaged ({error}); trying the one before it")
+    return None
+
+
+def load_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+    """Put weights, optimizer and random states back."""
+    tensors = load_file(folder / "state.safetensors")
+    model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
+    for name, parameter in model.named_parameters():
+        prefix = f"optimizer.{name}."
+        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        if state:
+            optimizer.state[parameter] = {
+                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+            }
+    torch.set_rng_state(tensors["random.cpu"])
+    if "random.cuda" in tensors and torch.cuda.is_available():
+        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+
+def _optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    return {
+        f"optimizer.{name}.{key}": value
+        for name, parameter in model.named_parameters()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,110 @@
+"""A training run: prepare the data, build the model, train, and leave a model folder.
+
+`out` holds the best model so far, `run.json` (what the run was started with), `metrics.jsonl` and `checkpoints/`.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from aplc import __version__
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.batches import Batches
+from aplc.errors import RunError
+from aplc.files import write_json
+from aplc.folder import CONFIG, ModelFolder, pick_device
+from aplc.nn.encoder import build_encoder
+from aplc.nn.model import TaggingModel
+from aplc.nn.partition import Partition
+from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
+from aplc.train.loop import Run, fit, uses_bfloat16
+from aplc.train.optim import build_optimizer
+from aplc.train.prepare import Prepared, Source, prepare
+
+RUN = "run.json"
+
+
+def train(source: Source, config: Config, out: Path, *, resume: bool = False, screen: Screen | None = None) -> ModelFolder:
+    """Train on `source`, leave the best model in `out` and return it."""
+    screen = screen or Screen(quiet=True)
+    started = (out / RUN).is_file()
+    if (started or (out / CONFIG).is_file()) and not resume:
+        raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
+    prepared = prepare(source, config, screen)
+    identity = {
+        "config": config.to_dict(),
+        "corpus": source.key,
+        "tokenizer": prepared.tokenizer.fingerprint,
+    }
+    if started:
+        _refuse_changes(out, identity)
+
+    torch.manual_seed(config.train.seed)
+    folder = _build(prepared, config, screen)
+    device = pick_device()
+    folder.model.to(device)
+    optimizer = build_optimizer(folder.model, config.train)
+    progress = Progress()
+    if started and (found := newest_good(out, screen.say)):
+        path, progress = found
+        load_checkpoint(path, folder.model, optimizer)
+        screen.say(f"resuming from {path.name}: epoch {progress.epoch + 1}, batch {progress.batch + 1}")
+    elif resume:
+        screen.say("no checkpoint to resume from: starting from the beginning")
+    write_json(out / RUN, identity | {"aplc_version": __version__})
+    folder.save_frame(out)
+
+    batches = Batches(prepared.train, prepared.train_rows, folder.collator, config.train.batch_size, config.train.seed)
+    run = Run(folder, optimizer, batches, prepared.valid, prepared.valid_rows, progress, out, screen)
+    if run.finished:
+        screen.say(f"this run is finished ({progress.step:,} steps); its best model is in {out}")
+    else:
+        screen.say(_describe(run))
+        fit(run)
+    return ModelFolder.load(out)
+
+
+def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
+    encoder = build_encoder(
+        config.model,
+        vocab_size=prepared.tokenizer.vocab_size,
+        long_text=config.data.long_text,
+        max_length=config.data.max_length,
+    )
+    screen.say(f"encoder: {encoder.description}")
+    n_labels = len(prepared.labels)
+    if config.clusters.cutoffs == "proportions":
+        partition = Partition.from_proportions(n_labels, config.clusters.proportions)
+    else:
+        partition = Partition.from_cutoffs(n_labels, config.clusters.cutoffs)
+    screen.say(f"clusters: {partition.reason}")
+    model = TaggingModel(encoder, config, n_labels=n_labels, cutoffs=tuple(partition.cutoffs))
+    if config.clusters.bias:
+        touched = partition.documents_touching(prepared.train.label_offsets, prepared.train.label_ids)
+        model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
+    return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
+
+
+def _describe(run: Run) -> str:
+    n_parameters = sum(p.numel() for p in run.folder.model.parameters())
+    on_gpu = run.device.type == "cuda"
+    where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
+    dtype = "bfloat16 where it is safe" if uses_bfloat16(run.device) else "float32"
+    return f"training: {n_parameters:,} parameters on {where} in {dtype}, {len(run.batches):,} steps an epoch"
+
+
+def _refuse_changes(out: Path, identity: dict[str, Any]) -> None:
+    """A resumed run must be the run that was started."""
+    before = json.loads((out / RUN).read_text("utf-8"))
+    now = json.loads(json.dumps(identity))
+    differences = [f"the {name} has changed" for name in ("corpus", "tokenizer") if before[name] != now[name]]
+    for section, values in now["config"].items():
+        for name, value in values.items():
+            old = before["config"].get(section, {}).get(name)
+            if old != value:
+                differences.append(f"{section}.{name} was {old!r} and is {value!r}")
+    if differences:
+        raise RunError(f"{out}: can't resume, {'; '.join(differences)}. Use the settings of before, or another --out")

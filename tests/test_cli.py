@@ -1,0 +1,155 @@
+"""Guards the command line as users meet it: every expected failure is one line on standard error and exit code 2."""
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+
+import pytest
+from conftest import SMALL
+
+from aplc.cli import main
+
+SETTINGS = [argument for setting in SMALL for argument in ("--set", setting)] + ["--set", "train.epochs=1"]
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def aplc(*arguments, stdin=""):
+    """The command in this process: importing torch anew for every call takes long."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", ["aplc", *map(str, arguments)])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as exit_:
+            main()
+    return Done(exit_.value.code or 0, out.getvalue(), err.getvalue())
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def ok(done):
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+TWO = '{"text": "cats and dogs", "labels": ["animals"]}\n{"text": "trains", "labels": ["vehicles", "machines"]}\n'
+
+
+def test_train_evaluate_predict_on_two_lines(tmp_path):
+    corpus, out = write(tmp_path / "two.jsonl", TWO), tmp_path / "model"
+    ok(aplc("train", corpus, "--out", out, *SETTINGS))
+    assert "P " in ok(aplc("evaluate", out, corpus, "--json", tmp_path / "scores.json"))
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["documents"] == 2
+    assert 0 <= scores["metrics"]["P@1"] <= 1
+    ok(aplc("predict", out, "-", "--out", tmp_path / "tags.jsonl", "--top-k", 99, stdin='{"text": "cats", "id": "x"}\n'))
+    (row,) = map(json.loads, (tmp_path / "tags.jsonl").read_text().splitlines())
+    assert row["id"] == "x"
+    assert sorted(row["labels"]) == ["animals", "machines", "vehicles"]
+    assert row["probabilities"] == sorted(row["probabilities"], reverse=True)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"text": "a cat", "labels": ["only"]}\n{"text": "a dog", "labels": ["only"]}\n',
+        '{"text": "   ", "labels": ["a"]}\n{"text": "words", "labels": ["b"]}\n',
+        '{"text": "one", "labels": []}\n{"text": "two", "labels": ["a", "a", "b"]}\n',
+        '\ufeff{"text": "ünï", "labels": ["日本, 語"]}\r\n{"text": "two", "labels": ["é"]}\r\n',
+        '{"text": "' + "long " * 50_000 + '", "labels": ["a"]}\n{"text": "two", "labels": ["b"]}\n',
+    ],
+    ids=["one label", "only spaces", "unlabelled and repeated", "windows unicode", "long"],
+)
+def test_odd_two_line_corpora_train(tmp_path, content):
+    corpus = write(tmp_path / "two.jsonl", content)
+    ok(aplc("train", corpus, "--out", tmp_path / "model", *SETTINGS))
+    ok(aplc("evaluate", tmp_path / "model", corpus))
+
+
+def fails(done, *words):
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("aplc: ")
+    assert "Traceback" not in done.stderr
+    assert all(word in last for word in words), last
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["no documents"]),
+        ('{"text": "a"}\n{"text": "b", "labels": []}\n', ["no document has a label"]),
+        ('{"text": " ", "labels": ["a"]}\n', ["texts are empty"]),
+        ('{"text": "a", "labels": ["x"]}\n{oops\n', ["two.jsonl, line 2", "--on-bad-row skip"]),
+    ],
+    ids=["empty", "no labels", "no text", "bad row"],
+)
+def test_corpora_that_can_not_be_trained_on(tmp_path, content, words):
+    fails(aplc("train", write(tmp_path / "two.jsonl", content), "--out", tmp_path / "model", *SETTINGS), *words)
+
+
+def test_bad_rows_can_be_skipped(tmp_path):
+    corpus = write(tmp_path / "two.jsonl", TWO + "{oops\n")
+    done = aplc("train", corpus, "--out", tmp_path / "model", "--on-bad-row", "skip", *SETTINGS)
+    ok(done)
+    assert "1 rows could not be read" in done.stderr
+    assert json.loads((tmp_path / "model" / "rejects.jsonl").read_text())["line"] == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "nowhere", "--out", "x"],
+        ["train", "nowhere.jsonl", "--out", "x", "--preset", "nope"],
+        ["train", "nowhere.jsonl", "--out", "x", "--set", "train.epochs=none"],
+        ["evaluate", "nowhere", "nowhere"],
+        ["predict", "nowhere", "-", "--out", "x"],
+        ["inspect", "nowhere"],
+        ["predict"],
+        ["unknown"],
+        ["train", "--top-k"],
+    ],
+)
+def test_wrong_calls(tmp_path, arguments):
+    fails(aplc(*arguments))
+
+
+def test_failed_prediction_leaves_nothing(trained, tmp_path):
+    bad = write(tmp_path / "in.jsonl", '{"text": "a"}\n{oops\n')
+    fails(aplc("predict", trained, bad, "--out", tmp_path / "tags.jsonl"), "in.jsonl, line 2")
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+    done = aplc("predict", trained, bad, "--out", tmp_path / "tags.jsonl", "--on-bad-row", "skip")
+    assert "tagged 1 documents" in ok(done)
+    assert (tmp_path / "tags.jsonl.rejects.jsonl").is_file()
+
+
+def test_missing_pretrained_weights_say_where_to_put_them(corpus, tmp_path):
+    done = aplc("train", corpus, "--preset", "eurlex-4k", "--out", tmp_path / "model", "--set", "model.encoder=./missing")
+    fails(done, "model.safetensors", "--set model.encoder=")
+
+
+def test_inspect_shows_table_1_and_the_distribution(corpus):
+    printed = ok(aplc("inspect", corpus))
+    for words in ("N_train", "200", "N_test", "60", "labels (L)", "labels that the training part lacks", "█"):
+        assert words in printed
+
+
+def test_as_a_command_of_its_own(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "aplc", "inspect", "nowhere"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "aplc: nowhere: no such file or folder\n")
+
+
+def test_version_and_help():
+    assert ok(aplc("--version")).startswith("aplc ")
+    assert all(command in ok(aplc("--help")) for command in ("data", "inspect", "train", "evaluate", "predict"))

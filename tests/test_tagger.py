@@ -1,0 +1,96 @@
+"""Guards the Python API: names in and out, one string or a list, and a folder that gives the same answers."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import SMALL, topic_rows
+
+from aplc import Tagger
+from aplc.errors import AplcError, ModelError, NotFittedError
+
+TEXTS = ["cat dog paw", "violin sonata opera", "", "rain " * 5000]
+
+
+@pytest.fixture(scope="module")
+def tagger():
+    rows = topic_rows(150, seed=3)
+    return Tagger(settings=[*SMALL, "train.epochs=20"]).fit([r["text"] for r in rows], [r["labels"] for r in rows])
+
+
+def test_names_in_names_out(tagger):
+    animal, music, *_ = tagger.predict(TEXTS, top_k=2)
+    assert animal[0][0] == "animals"
+    assert music[0][0] == "music, classical"
+    assert all(len(tags) == 2 for tags in (animal, music))
+    assert 1 >= animal[0][1] > animal[1][1] > 0
+
+
+def test_one_string_gives_one_result(tagger):
+    label, probability = tagger.predict("cat dog paw", top_k=1)[0]
+    assert label == "animals"
+    assert probability == pytest.approx(tagger.predict(["cat dog paw"], top_k=1)[0][0][1])
+
+
+def test_more_labels_than_there_are(tagger):
+    assert len(tagger.predict("cat", top_k=1000)) == 6
+
+
+def test_threshold(tagger):
+    assert all(p >= 0.5 for _, p in tagger.predict("cat dog paw", top_k=6, threshold=0.5))
+    assert tagger.predict("cat dog paw", threshold=1.0) == []
+
+
+def test_nothing_in_nothing_out(tagger):
+    assert tagger.predict([]) == []
+
+
+def test_saved_model_gives_bit_identical_predictions(tagger, tmp_path):
+    tagger.save_pretrained(tmp_path / "model")
+    loaded = Tagger.from_pretrained(tmp_path / "model")
+    assert loaded.predict(TEXTS, top_k=6) == tagger.predict(TEXTS, top_k=6)
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", "labels.txt", "label_counts.npy", "README.md"}
+
+
+def test_not_fitted():
+    with pytest.raises(NotFittedError, match="call fit"):
+        Tagger().predict("x")
+
+
+def test_labels_that_do_not_fit():
+    with pytest.raises(AplcError, match="2 texts but 1 lists"):
+        Tagger().fit(["a", "b"], [["x"]])
+    with pytest.raises(AplcError, match="not one string"):
+        Tagger().fit(["a"], ["x"])
+
+
+def test_folder_that_is_no_model(tmp_path):
+    with pytest.raises(ModelError, match="not a model folder"):
+        Tagger.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("config.json", lambda path: path.write_text("{")),
+        ("config.json", lambda path: path.write_text('{"format": 99}')),
+        ("config.json", lambda path: edit(path, n_labels=7)),
+        ("config.json", lambda path: edit(path, cutoffs=[5, 2])),
+        ("config.json", lambda path: edit(path, encoder={})),
+        ("model.safetensors", lambda path: path.write_bytes(path.read_bytes()[:-10])),
+        ("model.safetensors", lambda path: path.unlink()),
+        ("labels.txt", lambda path: path.write_text("a\n")),
+        ("label_counts.npy", lambda path: np.save(path, np.array([{}], dtype=object), allow_pickle=True)),
+        ("tokenizer.json", lambda path: path.write_text("[]")),
+    ],
+)
+def test_damaged_folder_is_refused(tagger, tmp_path, name, damage):
+    tagger.save_pretrained(tmp_path)
+    damage(tmp_path / name)
+    with pytest.raises(ModelError):
+        Tagger.from_pretrained(tmp_path)
+
+
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))

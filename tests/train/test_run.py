@@ -1,0 +1,204 @@
+"""Guards a training run: it learns, holds data out, keeps the best, resumes exactly, and refuses what it must."""
+
+import json
+import signal
+import threading
+
+import pytest
+import torch
+from conftest import SMALL
+from safetensors.torch import load_file
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.corpus import Corpus
+from aplc.errors import RunError
+from aplc.evaluate.run import evaluate
+from aplc.folder import ModelFolder
+from aplc.nn.model import TaggingModel
+from aplc.train import loop
+from aplc.train.checkpoint import checkpoints
+from aplc.train.prepare import Source, hold_out
+from aplc.train.run import train
+
+
+class Recorder(Screen):
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.lines = []
+
+    def say(self, message):
+        self.lines.append(message)
+
+    @property
+    def text(self):
+        return "\n".join(self.lines)
+
+
+def run(corpus, out, *settings, resume=False, screen=None):
+    config = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=3", *settings])
+    return train(Source.from_corpus(Corpus.open(corpus)), config, out, resume=resume, screen=screen)
+
+
+def weights(out):
+    return load_file(out / "model.safetensors")
+
+
+def assert_same_weights(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert torch.equal(a[name], b[name]), name
+
+
+def test_it_learns_and_knows_unseen_labels(corpus, trained):
+    evaluation = evaluate(ModelFolder.load(trained), Corpus.open(corpus).documents("test"))
+    result, baseline = evaluation.metrics.result(), evaluation.baseline.result()
+    assert result["P@1"] > 0.75
+    assert result["P@1"] > baseline["P@1"] + 0.4
+    assert evaluation.n_unseen == 1
+
+
+def test_run_folder_tells_its_story(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    validations = [line["validation"] for line in lines if "validation" in line]
+    assert len(validations) >= 3
+    assert validations[-1]["P@1"] > validations[0]["P@1"]
+    assert any("loss" in line for line in lines)
+    assert json.loads((trained / "config.json").read_text())["config"]["model"]["layers"] == 1
+
+
+def test_held_out_rows_take_no_part_in_training():
+    data = Config().data
+    train_rows, valid_rows = hold_out(1000, data, seed=0)
+    assert len(valid_rows) == 50
+    assert sorted([*train_rows, *valid_rows]) == list(range(1000))
+    assert hold_out(1000, data, seed=0)[1].tolist() == valid_rows.tolist() != hold_out(1000, data, seed=1)[1].tolist()
+    assert len(hold_out(2, data, seed=0)[1]) == 0
+
+
+def test_same_seed_same_weights(corpus, tmp_path):
+    run(corpus, tmp_path / "a")
+    run(corpus, tmp_path / "b")
+    run(corpus, tmp_path / "c", "train.seed=1")
+    assert_same_weights(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not torch.equal(weights(tmp_path / "a")["hidden.weight"], weights(tmp_path / "c")["hidden.weight"])
+
+
+@pytest.mark.parametrize("objective", ["released", "paper"])
+def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objective):
+    settings = (f"clusters.objective={objective}", "model.dropout=0.0", "model.hidden_dropout=0.0", "train.epochs=1")
+    run(corpus, tmp_path / "whole", *settings)
+    run(corpus, tmp_path / "parts", *settings, "train.accumulate=3")
+    for name, tensor in weights(tmp_path / "whole").items():
+        # Adam turns rounding in a tiny gradient into a step of either sign; a few elements differ more.
+        close = torch.isclose(tensor, weights(tmp_path / "parts")[name], atol=2e-4)
+        assert close.float().mean() > 0.98, name
+
+
+@pytest.mark.parametrize("stop_at", [1, 7, 12, 13, 20])
+def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at):
+    run(corpus, tmp_path / "whole", "train.checkpoint_steps=5")
+    step = loop._step
+
+    def dying(running, batch):
+        if running.progress.step == stop_at:
+            raise MemoryError
+        return step(running, batch)
+
+    monkeypatch.setattr(loop, "_step", dying)
+    with pytest.raises(MemoryError):
+        run(corpus, tmp_path / "parts", "train.checkpoint_steps=5")
+    monkeypatch.undo()
+    run(corpus, tmp_path / "parts", "train.checkpoint_steps=5", resume=True)
+    assert_same_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    logs = [
+        [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in (out / "metrics.jsonl").open()]
+        for out in (tmp_path / "whole", tmp_path / "parts")
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_interrupt_once_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch):
+    step, screen = loop._step, Recorder()
+
+    def interrupting(running, batch):
+        if running.progress.step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return step(running, batch)
+
+    monkeypatch.setattr(loop, "_step", interrupting)
+    with pytest.raises(KeyboardInterrupt):
+        run(corpus, tmp_path / "out", screen=screen)
+    assert threading.current_thread() is threading.main_thread()
+    assert [path.name for path in checkpoints(tmp_path / "out")] == ["step-00000004"]
+    assert "--resume" in screen.text
+
+
+def test_damaged_checkpoint_is_named_and_the_one_before_used(corpus, tmp_path):
+    out, screen = tmp_path / "out", Recorder()
+    run(corpus, out)
+    newest = checkpoints(out)[-1] / "state.safetensors"
+    content = bytearray(newest.read_bytes())
+    content[len(content) // 2] ^= 1
+    newest.write_bytes(content)
+    run(corpus, out, resume=True, screen=screen)
+    assert f"{newest.parent.name}: damaged" in screen.text
+    assert "resuming from step-" in screen.text
+
+
+def test_finished_run_says_so(corpus, tmp_path):
+    screen = Recorder()
+    run(corpus, tmp_path / "out")
+    before = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    run(corpus, tmp_path / "out", resume=True, screen=screen)
+    assert "finished" in screen.text
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
+    run(corpus, tmp_path / "out")
+    with pytest.raises(RunError, match="--resume"):
+        run(corpus, tmp_path / "out")
+    with pytest.raises(RunError, match=r"train.lr_hidden was 0.005 and is 0.1"):
+        run(corpus, tmp_path / "out", "train.lr_hidden=0.1", resume=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "train.jsonl").write_text((corpus / "train.jsonl").read_text() + '{"text": "one more", "labels": ["food"]}\n')
+    with pytest.raises(RunError, match="the corpus has changed"):
+        run(other, tmp_path / "out", resume=True)
+
+
+def test_resume_without_a_run_starts_one(corpus, tmp_path):
+    screen = Recorder()
+    run(corpus, tmp_path / "out", "train.epochs=1", resume=True, screen=screen)
+    assert "starting from the beginning" in screen.text
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+def test_infinite_loss_stops_and_keeps_the_last_good_model(corpus, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    forward = TaggingModel.forward
+
+    def exploding(model, batch):
+        loss = forward(model, batch)
+        return loss * float("inf") if exploding.after == 0 else loss
+
+    step = loop._step
+
+    def counted(running, batch):
+        exploding.after = 20 - running.progress.step
+        return step(running, batch)
+
+    monkeypatch.setattr(TaggingModel, "forward", exploding)
+    monkeypatch.setattr(loop, "_step", counted)
+    with pytest.raises(RunError, match=r"step 21, epoch 2.*best model so far \(step 12\).*lr_clusters"):
+        run(corpus, out)
+    assert ModelFolder.load(out).labels.names
+
+
+def test_early_stopping(corpus, tmp_path):
+    screen = Recorder()
+    run(corpus, tmp_path / "out", "train.epochs=6", "train.patience=1", "train.lr_encoder=0", "train.lr_hidden=0",
+        "train.lr_clusters=0", screen=screen)  # fmt: skip
+    assert "stopping early" in screen.text
+    assert len([line for line in screen.lines if line.startswith("epoch")]) == 2
