@@ -1,12 +1,13 @@
-"""Our XLNet against `transformers.XLNetModel` with the same weights: time and peak memory, as ratios of one interleaved run.
+"""Our XLNet against `transformers.XLNetModel` with the same weights: time and peak memory, interleaved in one run.
 
     python bench/encoder.py                   # all cases, about ten minutes on two cores
     python bench/encoder.py --case small-512  # one
 
-Both get the same ids, a left-padding mask and segment ids, and give the last token's state; backward starts from its sum. Time is the
-median of interleaved repetitions. `floor` is the time that the matrix products of this pass would take at the speed of one
-2048 x 2048 x 2048 product measured in the same run. Memory is the growth of the process' peak in a process of its own.
-`real` draws lengths as PubMed-MeSH has them and lets ours sort and bucket them, while transformers pads to the limit.
+Both get the same ids, a left-padding mask and segment ids, and give the last token's state; backward starts from its
+sum. Time is the median of interleaved repetitions. `floor` is what the matrix products of this pass would take at the
+speed of one 2048 x 2048 x 2048 product measured between the repetitions. Memory is the peak of a training step above
+what model and gradients take, each in a process of its own. `real` draws
+lengths as PubMed-MeSH has them and lets ours sort and bucket them, while transformers pads to the limit.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +90,7 @@ def interleaved(runs: dict[str, Callable[[], object]], repetitions: int) -> dict
 
 
 def multiplications(config: dict[str, int], docs: int, tokens: int) -> float:
-    """Floating point operations of the forward pass' matrix products, positions projected once, last layer for one row."""
+    """Operations of the forward pass' matrix products: positions projected once, last layer for one row."""
     d, inner, layers = config["d_model"], config["d_inner"], config["n_layer"]
     rows = docs * tokens
     keys = 2 * rows * d + 2 * tokens * d  # k and v of all tokens, r of all distances
@@ -115,7 +117,7 @@ def time_case(name: str) -> None:
         models = build(config, dropout)
         for model in models.values():
             model.train(backward)
-        runs = {key: (lambda model=model: step(model, given, backward)) for key, model in models.items()}  # type: ignore[misc]
+        runs = {key: partial(step, model, given, backward) for key, model in models.items()}
         speed = gemm_speed()
         t = interleaved(runs, repetitions)
         speed = max(speed, gemm_speed())
@@ -139,7 +141,7 @@ def real_case() -> None:
         for inputs in work[key]:
             step(models[key], inputs, backward=True)
 
-    t = interleaved({key: (lambda key=key: run(key)) for key in work}, 3)  # type: ignore[misc]
+    t = interleaved({key: partial(run, key) for key in work}, 3)
     rate = {key: len(lengths) / seconds for key, seconds in t.items()}
     print(
         f"real       forward+backward, dropout 0.1  aplc {rate['aplc']:.1f} documents/s  transformers "

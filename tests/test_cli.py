@@ -8,9 +8,9 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 
 import pytest
-from conftest import SMALL
 
 from aplc.cli import main
+from conftest import SMALL
 
 SETTINGS = [argument for setting in SMALL for argument in ("--set", setting)] + ["--set", "train.epochs=1"]
 
@@ -53,7 +53,11 @@ def test_train_evaluate_predict_on_two_lines(tmp_path):
     scores = json.loads((tmp_path / "scores.json").read_text())
     assert scores["documents"] == 2
     assert 0 <= scores["metrics"]["P@1"] <= 1
-    ok(aplc("predict", out, "-", "--out", tmp_path / "tags.jsonl", "--top-k", 99, stdin='{"text": "cats", "id": "x"}\n'))
+    ok(
+        aplc(
+            "predict", out, "-", "--out", tmp_path / "tags.jsonl", "--top-k", 99, stdin='{"text": "cats", "id": "x"}\n'
+        )
+    )
     (row,) = map(json.loads, (tmp_path / "tags.jsonl").read_text().splitlines())
     assert row["id"] == "x"
     assert sorted(row["labels"]) == ["animals", "machines", "vehicles"]
@@ -135,7 +139,9 @@ def test_failed_prediction_leaves_nothing(trained, tmp_path):
 
 
 def test_missing_pretrained_weights_say_where_to_put_them(corpus, tmp_path):
-    done = aplc("train", corpus, "--preset", "eurlex-4k", "--out", tmp_path / "model", "--set", "model.encoder=./missing")
+    done = aplc(
+        "train", corpus, "--preset", "eurlex-4k", "--out", tmp_path / "model", "--set", "model.encoder=./missing"
+    )
     fails(done, "model.safetensors", "--set model.encoder=")
 
 
@@ -146,7 +152,9 @@ def test_inspect_shows_table_1_and_the_distribution(corpus):
 
 
 def test_as_a_command_of_its_own(tmp_path):
-    done = subprocess.run([sys.executable, "-m", "aplc", "inspect", "nowhere"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "aplc", "inspect", "nowhere"], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "aplc: nowhere: no such file or folder\n")
 
 

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from conftest import SMALL, topic_rows
 
 from aplc import Tagger
 from aplc.errors import AplcError, ModelError, NotFittedError
+from conftest import SMALL, topic_rows
 
 TEXTS = ["cat dog paw", "violin sonata opera", "", "rain " * 5000]
 
@@ -50,7 +50,14 @@ def test_saved_model_gives_bit_identical_predictions(tagger, tmp_path):
     loaded = Tagger.from_pretrained(tmp_path / "model")
     assert loaded.predict(TEXTS, top_k=6) == tagger.predict(TEXTS, top_k=6)
     names = {path.name for path in (tmp_path / "model").iterdir()}
-    assert names == {"config.json", "model.safetensors", "tokenizer.json", "labels.txt", "label_counts.npy", "README.md"}
+    assert names == {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "labels.txt",
+        "label_counts.npy",
+        "README.md",
+    }
 
 
 def test_not_fitted():

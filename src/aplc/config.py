@@ -77,8 +77,11 @@ class ModelConfig:
 class ClustersConfig:
     proportions: tuple[float, ...] = (0.5, 0.5)
     """Share of the labels in the head and in each tail (the paper's P_num)."""
-    cutoffs: tuple[int, ...] | Literal["proportions"] = "proportions"
-    """First label rank of each tail, instead of proportions; () puts all labels into the head."""
+    cutoffs: tuple[int, ...] | Literal["proportions", "auto"] = "proportions"
+    """First label rank of each tail; () puts all labels into the head. "auto": the fewest clusters that keep within
+    max_parameters by the paper's cost model."""
+    max_parameters: int = 0
+    """Weights the clusters may have, for "auto"; 0 for half of what a flat layer would need."""
     div_value: float = 2.0
     """The paper's q: tail t is d_h / q^t wide."""
     objective: Literal["released", "paper"] = "released"
@@ -96,9 +99,10 @@ class ClustersConfig:
         total = sum(self.proportions)
         ok = len(self.proportions) >= 1 and min(self.proportions) > 0 and abs(total - 1) < 1e-6
         _check("clusters", "proportions", self.proportions, ok, "positive numbers that add up to 1")
-        if self.cutoffs != "proportions":
+        if isinstance(self.cutoffs, tuple):
             rising = all(a < b for a, b in zip((0, *self.cutoffs), self.cutoffs, strict=False))
             _check("clusters", "cutoffs", self.cutoffs, rising, "rising label ranks of at least 1")
+        _check("clusters", "max_parameters", self.max_parameters, self.max_parameters >= 0, "at least 0")
         _check("clusters", "div_value", self.div_value, self.div_value >= 1, "at least 1")
         _check("clusters", "min_tail_width", self.min_tail_width, self.min_tail_width >= 1, "at least 1")
         _check("clusters", "tail_dropout", self.tail_dropout, 0 <= self.tail_dropout < 1, "in [0, 1)")
@@ -202,7 +206,9 @@ class Config:
 
 def preset_names() -> list[str]:
     """Names of the presets that come with the package."""
-    return sorted(p.name.removesuffix(".toml") for p in resources.files("aplc.presets").iterdir() if p.name.endswith(".toml"))
+    return sorted(
+        p.name.removesuffix(".toml") for p in resources.files("aplc.presets").iterdir() if p.name.endswith(".toml")
+    )
 
 
 def _parse(text: str) -> Any:

@@ -28,7 +28,9 @@ Probs = NDArray[np.float32]
 
 
 @torch.inference_mode()
-def predict_rows(model: TaggingModel, collate: Collator, rows: Sequence[Sequence[int] | NDArray], k: int) -> tuple[Ids, Probs]:
+def predict_rows(
+    model: TaggingModel, collate: Collator, rows: Sequence[Sequence[int] | NDArray], k: int
+) -> tuple[Ids, Probs]:
     """(ids, probs) of shape (n, k) for token rows; -1 and 0 where there are fewer than k labels."""
     device = next(model.parameters()).device
     ids = np.full((len(rows), k), -1, dtype=np.int64)
@@ -36,7 +38,9 @@ def predict_rows(model: TaggingModel, collate: Collator, rows: Sequence[Sequence
     training = model.training
     model.eval()
     batches = by_length([min(len(row), collate.max_length) for row in rows], BATCH)
-    for members, batch in zip(batches, prefetch(lambda m: collate([rows[i] for i in m], [[]] * len(m)), batches), strict=True):
+    for members, batch in zip(
+        batches, prefetch(lambda m: collate([rows[i] for i in m], [[]] * len(m)), batches), strict=True
+    ):
         best_probs, best_ids = model.topk(batch.to(device), k)
         ids[members, : best_ids.shape[1]] = best_ids.cpu().numpy()
         probs[members, : best_probs.shape[1]] = best_probs.float().cpu().numpy()
@@ -44,7 +48,9 @@ def predict_rows(model: TaggingModel, collate: Collator, rows: Sequence[Sequence
     return ids, probs
 
 
-def predict_documents(folder: ModelFolder, documents: Iterable[Document], k: int) -> Iterator[tuple[list[Document], Ids, Probs]]:
+def predict_documents(
+    folder: ModelFolder, documents: Iterable[Document], k: int
+) -> Iterator[tuple[list[Document], Ids, Probs]]:
     """Blocks of (documents, ids, probs)."""
     for block in blocks(documents, BLOCK):
         rows = folder.tokenizer.encode([document.text for document in block])

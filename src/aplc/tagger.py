@@ -20,7 +20,7 @@ Tags = list[tuple[str, float]]
 """(label, probability), best first."""
 
 
-class Tagger(BaseEstimator):
+class Tagger(BaseEstimator):  # type: ignore[misc]
     """Tags texts with the right few of many labels.
 
     Args:
@@ -49,7 +49,7 @@ class Tagger(BaseEstimator):
         return self
 
     @overload
-    def predict(self, texts: str, top_k: int = 5, *, threshold: float = 0.0) -> Tags: ...
+    def predict(self, texts: str, top_k: int = 5, *, threshold: float = 0.0) -> Tags: ...  # type: ignore[overload-overlap]
     @overload
     def predict(self, texts: Sequence[str], top_k: int = 5, *, threshold: float = 0.0) -> list[Tags]: ...
 
@@ -61,7 +61,9 @@ class Tagger(BaseEstimator):
             raise AplcError(f"top_k = {top_k}: must be at least 1")
         folder = self.folder
         results = []
-        for block, ids, probs in predict_documents(folder, (Document(text) for text in texts), min(top_k, len(folder.labels))):
+        for block, ids, probs in predict_documents(
+            folder, (Document(text) for text in texts), min(top_k, len(folder.labels))
+        ):
             results += [name_tags(folder, ids[i], probs[i], threshold) for i in range(len(block))]
         return results
 

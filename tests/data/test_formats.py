@@ -78,11 +78,10 @@ def test_csv_longer_than_pythons_default_limit(tmp_path):
 
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
-    import pyarrow.parquet
-
+    parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "train.parquet"
     table = pyarrow.table({"text": [t for t, _ in EXPECTED], "labels": [row["labels"] for row in ROWS]})
-    pyarrow.parquet.write_table(table, path)
+    parquet.write_table(table, path)
     assert read(path) == EXPECTED
 
 
@@ -135,10 +134,9 @@ def test_missing_text_column(tmp_path, name):
         path.write_text("body,labels\nx,a\n")
     else:
         pyarrow = pytest.importorskip("pyarrow")
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.table({"body": ["x"]}), path)
-    with pytest.raises(CorpusError, match="no column 'text'.* only body"):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"body": ["x"]}), path)
+    with pytest.raises(CorpusError, match=r"no column 'text'.* only body"):
         read(path)
 
 
@@ -153,7 +151,7 @@ def test_corpus_parts(tmp_path):
     (tmp_path / "train.jsonl").write_text('{"text": "b"}\n')
     assert corpus.fingerprint("train") != before
     (tmp_path / "train.csv").write_text("text\na\n")
-    with pytest.raises(CorpusError, match="both train.jsonl and train.csv"):
+    with pytest.raises(CorpusError, match=r"both train.jsonl and train.csv"):
         Corpus.open(tmp_path)
 
 

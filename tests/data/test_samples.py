@@ -62,10 +62,11 @@ def test_citation_fields(tmp_path):
     path = tmp_path / "x.xml.gz"
     path.write_bytes(
         gzip.compress(
-            b"<PubmedArticleSet><PubmedArticle><MedlineCitation><PMID>5</PMID><Article><ArticleTitle>A <i>b</i>\n title."
-            b"</ArticleTitle><Abstract><AbstractText>One.</AbstractText><AbstractText>Two.</AbstractText></Abstract>"
-            b"</Article><MeshHeadingList><MeshHeading><DescriptorName>X, Y</DescriptorName><QualifierName>q</QualifierName>"
-            b"</MeshHeading></MeshHeadingList></MedlineCitation></PubmedArticle></PubmedArticleSet>"
+            b"<PubmedArticleSet><PubmedArticle><MedlineCitation><PMID>5</PMID><Article>"
+            b"<ArticleTitle>A <i>b</i>\n title.</ArticleTitle>"
+            b"<Abstract><AbstractText>One.</AbstractText><AbstractText>Two.</AbstractText></Abstract>"
+            b"</Article><MeshHeadingList><MeshHeading><DescriptorName>X, Y</DescriptorName>"
+            b"<QualifierName>q</QualifierName></MeshHeading></MeshHeadingList></MedlineCitation></PubmedArticle></PubmedArticleSet>"
         )
     )
     assert list(samples.citations(path)) == [

@@ -134,7 +134,7 @@ def test_split_batch_has_the_same_documents(batches):
     batch = next(batches.epoch(0))
     parts = batch.split(3)
     assert [len(part) for part in parts] == [3, 3, 2]
-    assert sum((part.input_ids.tolist() for part in parts), []) == batch.input_ids.tolist()
+    assert [row for part in parts for row in part.input_ids.tolist()] == batch.input_ids.tolist()
 
 
 def test_by_length_covers_all_indices():

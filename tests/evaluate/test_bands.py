@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
-from reference import reference_band
 
 from aplc.evaluate import Metrics, by_cluster, by_examples, by_frequency
+from reference import reference_band
 
 
 def random_case(seed: int):

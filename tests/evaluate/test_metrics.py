@@ -10,11 +10,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from reference import reference_metrics
 
 from aplc.errors import CorpusError
 from aplc.evaluate import PROPENSITIES, Metrics, compare, intervals, propensity
 from aplc.evaluate import bootstrap as bootstrap_module
+from reference import reference_metrics
 
 CASES = 1000
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import cluster_loss, cluster_probabilities, naive_cluster_loss
 
 from aplc.nn.clusters import LabelClusters
+from reference import cluster_loss, cluster_probabilities, naive_cluster_loss
 
 OBJECTIVES = ("released", "paper")
 TAILS = ("norm-relu", "linear")

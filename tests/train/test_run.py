@@ -6,7 +6,6 @@ import threading
 
 import pytest
 import torch
-from conftest import SMALL
 from safetensors.torch import load_file
 
 from aplc.config import Config
@@ -20,6 +19,7 @@ from aplc.train import loop
 from aplc.train.checkpoint import checkpoints
 from aplc.train.prepare import Source, hold_out
 from aplc.train.run import train
+from conftest import SMALL
 
 
 class Recorder(Screen):
@@ -163,7 +163,9 @@ def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
         run(corpus, tmp_path / "out", "train.lr_hidden=0.1", resume=True)
     other = tmp_path / "other"
     other.mkdir()
-    (other / "train.jsonl").write_text((corpus / "train.jsonl").read_text() + '{"text": "one more", "labels": ["food"]}\n')
+    (other / "train.jsonl").write_text(
+        (corpus / "train.jsonl").read_text() + '{"text": "one more", "labels": ["food"]}\n'
+    )
     with pytest.raises(RunError, match="the corpus has changed"):
         run(other, tmp_path / "out", resume=True)
 

@@ -4,6 +4,7 @@ The order of an epoch is a shuffle, cut into pools of many batches; each pool is
 all batches are shuffled again. Padding falls to a few percent while every epoch still mixes the documents anew.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -48,7 +49,7 @@ class Batch:
         return iter((self.input_ids, self.attention_mask, self.token_type_ids, self.labels))
 
     def __len__(self) -> int:
-        return self.input_ids.shape[0]
+        return len(self.input_ids)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Batches:
     seed: int
 
     def __len__(self) -> int:
-        return -(-len(self.rows) // self.batch_size)
+        return math.ceil(len(self.rows) / self.batch_size)
 
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
         """The rows of each batch of `epoch`."""

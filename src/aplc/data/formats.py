@@ -1,8 +1,8 @@
 """Rows of a corpus file as `Document`s, one at a time, whatever the format.
 
 JSON Lines: `{"text": ..., "labels": [...]}` a line. CSV: columns `text` and `labels`, the latter a JSON list or names
-separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: a text a line, no labels. All but Parquet
-may be gzipped. A row that can't be read raises `CorpusError` with file and line; `BadRows("skip")` sets it aside.
+separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: a text a line, no labels. All but
+Parquet may be gzipped. A row that can't be read raises `CorpusError` with file and line; `BadRows("skip")` sets it aside.
 """
 
 import csv
@@ -57,7 +57,7 @@ class BadRows:
         self.count += 1
 
 
-class _Bad(Exception):
+class _Bad(Exception):  # noqa: N818 -- never leaves this module
     """A row's fault, before it is known which file and line it stands in."""
 
 
@@ -190,7 +190,7 @@ def _document(row: dict[str, Any], line: int) -> Document:
     if labels is None:
         labels = []
     if not isinstance(labels, list):
-        raise _Bad(f"'labels' must be a list of strings like [\"a\", \"b\"], found {type(labels).__name__}")
+        raise _Bad(f'\'labels\' must be a list of strings like ["a", "b"], found {type(labels).__name__}')
     for label in labels:
         if not isinstance(label, str):
             raise _Bad(f"label {label!r} must be a string, found {type(label).__name__}; quote it")

@@ -32,7 +32,9 @@ class LabelSet:
         kept = sorted(((-n, name) for name, n in counter.items() if n >= min_count))
         if not kept:
             most = max(counter.values())
-            raise CorpusError(f"data.min_count = {min_count} leaves no label; the most frequent one has {most} documents")
+            raise CorpusError(
+                f"data.min_count = {min_count} leaves no label; the most frequent one has {most} documents"
+            )
         return cls(tuple(name for _, name in kept), np.array([-n for n, _ in kept], dtype=np.int64))
 
     def __len__(self) -> int:
@@ -49,7 +51,8 @@ class LabelSet:
     def encode_all(self, names: Iterable[str], unseen: dict[str, int]) -> list[int]:
         """Ids of all names; one that is not in the set gets the next free id from `len(self)` on, kept in `unseen`."""
         return [
-            self.index[name] if name in self.index else unseen.setdefault(name, len(self) + len(unseen)) for name in names
+            self.index[name] if name in self.index else unseen.setdefault(name, len(self) + len(unseen))
+            for name in names
         ]
 
     def save(self, folder: Path) -> None:

@@ -89,7 +89,9 @@ def _abstract(citation: ElementTree.Element) -> str:
     return " ".join(filter(None, map(_text, citation.iterfind("Article/Abstract/AbstractText"))))
 
 
-def write_pubmed_mesh(out: Path, *, abstracts_only: bool = False, advance: Callable[[], None] = lambda: None) -> dict[str, int]:
+def write_pubmed_mesh(
+    out: Path, *, abstracts_only: bool = False, advance: Callable[[], None] = lambda: None
+) -> dict[str, int]:
     """Write `train.jsonl` and `test.jsonl` to `out`; `advance` is called once a citation. Returns document counts."""
     counts = {"train": 0, "test": 0}
     with atomic_write(out / "train.jsonl") as train, atomic_write(out / "test.jsonl") as test:

@@ -1,7 +1,7 @@
 """Any encoder behind one interface: a batch of tokens in, one vector a document out.
 
-XLNet, new or from a checkpoint, runs on our own implementation; every other family goes through `transformers`. Which state
-stands for the document depends on how a family was trained, so it is chosen here and said (`description`).
+XLNet, new or from a checkpoint, runs on our own implementation; every other family goes through `transformers`. Which
+state stands for the document depends on how a family was trained, so it is chosen here and said (`description`).
 
 Documents longer than `max_length` (`data.long_text`):
 
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 from pathlib import Path
 from typing import Any, Self
 
@@ -63,7 +62,8 @@ class Encoder(nn.Module):
             raise ModelError(f"data.long_text = {long_text!r}: must be one of 'truncate', 'memory', 'windows'")
         if long_text == "memory" and not isinstance(body, XLNet):
             raise ModelError(
-                f"data.long_text = 'memory' needs an XLNet, and {source} is {family!r}; pass --set data.long_text=windows"
+                f"data.long_text = 'memory' needs an XLNet, and {source} is {family!r}; "
+                f"pass --set data.long_text=windows"
             )
         if long_text == "memory" and pooling != "last":
             raise ModelError(
@@ -80,9 +80,10 @@ class Encoder(nn.Module):
             self.width = body.config.d_model
             body.mask_emb.requires_grad_(False)  # pretraining's; without a gradient data parallelism would wait for it
         else:
-            self.width = int(body.config.hidden_size)
+            config: Any = body.config
+            self.width = int(config.hidden_size)
             self._takes_types = "token_type_ids" in inspect.signature(body.forward).parameters
-            _check_length(body.config, max_length, source)
+            _check_length(config, max_length, source)
 
     @property
     def max_tokens(self) -> int:
@@ -113,8 +114,8 @@ class Encoder(nn.Module):
             return self._encode(input_ids, attention_mask, token_type_ids)
         if self.long_text == "truncate" or input_ids.shape[1] > self.max_tokens:
             raise ValueError(
-                f"rows of {input_ids.shape[1]} tokens, but this encoder (data.long_text = {self.long_text!r}, data.max_length "
-                f"= {self.max_length}) reads {self.max_tokens}: cut them when batches are made"
+                f"rows of {input_ids.shape[1]} tokens, but with data.long_text = {self.long_text!r} and data.max_length "
+                f"= {self.max_length} this encoder reads {self.max_tokens}: cut them when batches are made"
             )
         if self.long_text == "memory":
             return self._with_memory(input_ids, attention_mask, token_type_ids)
@@ -136,12 +137,8 @@ class Encoder(nn.Module):
         missing = -input_ids.shape[1] % length
         if token_type_ids is None:
             token_type_ids = torch.zeros_like(input_ids)
-        segments = [
-            tensors
-            for tensors in zip(
-                *(F.pad(x, (missing, 0)).split(length, 1) for x in (input_ids, attention_mask, token_type_ids))
-            )
-        ]
+        parts = [F.pad(x, (missing, 0)).split(length, 1) for x in (input_ids, attention_mask, token_type_ids)]
+        segments = list(zip(*parts, strict=True))
         mems: list[Tensor] | None = None
         mem_mask: Tensor | None = None
         for ids, mask, types in segments[:-1]:
@@ -185,9 +182,10 @@ class Encoder(nn.Module):
         else:
             transformers = _transformers()
             made = transformers.AutoConfig.for_model(**config["config"])
-            body = _without_pooler(transformers.AutoModel.from_config(made))
+            loaded = transformers.AutoModel.from_config(made)
             if checkpoint_activations:
-                body.gradient_checkpointing_enable()
+                loaded.gradient_checkpointing_enable()
+            body = _without_pooler(loaded)
         return cls(body, **settings)
 
 
@@ -284,8 +282,8 @@ def split_windows(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Cut documents into as few windows of at most `length` tokens as possible, all of a document's about equally long.
 
-    Returns the columns that each window takes from its document (R, T'), its mask (R, T'), its document (R,), and the number
-    of windows of each document (B,).
+    Returns the columns that each window takes from its document (R, T'), its mask (R, T'), its document (R,), and the
+    number of windows of each document (B,).
     """
     before, after = specials
     room = length - before - after
@@ -338,8 +336,8 @@ def _load_transformers(folder: Path, *, checkpoint_activations: bool) -> nn.Modu
         transformers.logging.set_verbosity(verbosity)
     for name, found, wanted in sorted(info["mismatched_keys"]):
         raise ModelError(
-            f"{folder}: {name} has shape {tuple(found)} but config.json asks for {tuple(wanted)}; weights and config.json "
-            f"are of different models"
+            f"{folder}: {name} has shape {tuple(found)} but config.json asks for {tuple(wanted)}; weights and "
+            f"config.json are of different models"
         )
     missing = sorted(name for name in info["missing_keys"] if not name.startswith("pooler."))
     if missing:
@@ -364,8 +362,8 @@ def _check_vocabulary(rows: int, vocab_size: int, folder: Path, *, exact: bool) 
     spare = 0 if exact else min(128, rows // 100)
     if not 0 <= rows - vocab_size <= spare:
         raise ModelError(
-            f"{folder}: the tokenizer has {vocab_size:,} pieces and the encoder {rows:,} embeddings; they are of different "
-            f"models. Put the tokenizer that belongs to the weights (spiece.model or tokenizer.json) into {folder}"
+            f"{folder}: the tokenizer has {vocab_size:,} pieces and the encoder {rows:,} embeddings; they are of "
+            f"different models. Put the tokenizer of these weights (spiece.model or tokenizer.json) into {folder}"
         )
 
 
@@ -373,8 +371,8 @@ def _check_length(config: Any, max_length: int, source: str) -> None:
     limit = int(getattr(config, "max_position_embeddings", -1) or -1)
     if config.model_type in _POSITIONS_START_AFTER_PAD:
         limit -= int(config.pad_token_id or 0) + 1
-    if 0 < limit < max_length and not math.isinf(limit):
+    if 0 < limit < max_length:
         raise ModelError(
-            f"data.max_length = {max_length}, but {source} reads at most {limit} tokens; pass --set data.max_length={limit}, "
-            f"and --set data.long_text=windows to read on"
+            f"data.max_length = {max_length}, but {source} reads at most {limit} tokens; pass "
+            f"--set data.max_length={limit}, and --set data.long_text=windows to read on"
         )

@@ -5,16 +5,17 @@ Transformer-XL scores query i against key j by content, by distance i - j, and i
 
     score_ij = (q_i + w) . k_j  +  (q_i + p) . r_{i-j}  +  (q_i + s) . e_{seg(i) != seg(j)}        all over sqrt(E)
 
-The position keys r depend on the distance alone, so they are projected once for a layer and not once for every document.
-Row i needs r_{i-K+1} ... r_i: the product with all distances is skewed by one step a row, and a reshape undoes it
-(`relative_shift`).
+The position keys r depend on the distance alone, so they are projected once for a layer and not once for every
+document. Row i needs the distances i - K + 1 to i: its product with all distances is skewed by one step a row, and a
+reshape undoes that (`relative_shift`).
 
 Two ways to compute it, equal up to rounding:
 
-* `_sdpa`: position and segment terms as the additive bias of `scaled_dot_product_attention`. GPU, `torch.compile`, export.
+* `_sdpa`: position and segment terms as the additive bias of `scaled_dot_product_attention`. For GPUs, `torch.compile`
+  and export.
 * `_BlockedAttention`: eager CPU in float32. A bias that needs a gradient sends SDPA down its slow path there, and every
-  (B, H, Q, K) tensor costs more in page faults than in arithmetic. So one document and 128 queries at a time, in scratch
-  memory that stays in cache; only the softmax is kept for the gradient. The price is a hand-written backward pass.
+  (B, H, Q, K) tensor costs more in page faults than in arithmetic. So one document and 128 queries at a time, in
+  scratch memory that stays in cache; only the softmax is kept for the gradient. The price is a backward pass by hand.
 
 Shapes: B documents, Q queries, K keys (memory first, then the queries' own tokens), H heads, E width of a head,
 W = K + Q distances, M queries of a block.
@@ -48,9 +49,9 @@ def relative_attention(
 ) -> Tensor:
     """Attend from Q queries, the last Q of the K positions, and return (B, Q, H, E).
 
-    The queries `qw = (q + r_w_bias) / sqrt(E)` and `qr = (q + r_r_bias) / sqrt(E)` carry the scale already. `r` holds the
-    keys of the distances K, K - 1, ..., 1 - Q. `seg` is added where `differ` is 1 (float 0 or 1: the key is of another
-    segment). `mask` is added to the scores: 0, or `MASKED` where a key is hidden.
+    The queries `qw = (q + r_w_bias) / sqrt(E)` and `qr = (q + r_r_bias) / sqrt(E)` carry the scale already. `r` holds
+    the keys of the distances K, K - 1, ..., 1 - Q. `seg` is added where `differ` is 1 (a float, 0 or 1: the key is of
+    another segment). `mask` is added to all heads' scores: 0, or a large negative number where a key is hidden.
     """
     fast = (
         not torch.compiler.is_compiling()
@@ -66,8 +67,8 @@ def relative_attention(
 def relative_shift(scores: Tensor, keys: int) -> Tensor:
     """Turn scores by distance (..., Q, W) into scores by key (..., Q, K) without a copy.
 
-    Column w of row i belongs to key j = w - Q + i. Dropping the first Q numbers of the flat matrix and cutting it into rows
-    one shorter moves every row one step further to the left than the row above it.
+    Column w of row i belongs to key j = w - Q + i. Dropping the first Q numbers of the flat matrix and cutting it into
+    rows that are one shorter moves every row one step further to the right than the row above it.
     """
     *batch, queries, width = scores.shape
     scores = scores.reshape(*batch, width, queries)[..., 1:, :]
@@ -90,10 +91,13 @@ def _sdpa(
         bias_BHQK = bias_BHQK + seg_BQH.transpose(1, 2)[..., None] * differ_BQK[:, None]
     if mask_BQK is not None:
         bias_BHQK = bias_BHQK + mask_BQK[:, None]
-    heads = (x.transpose(1, 2) for x in (qw_BQHE, k_BKHE, v_BKHE))
-    # The mask must have the queries' type: under autocast some terms come in float32.
     out_BHQE = F.scaled_dot_product_attention(
-        *heads, attn_mask=bias_BHQK.to(qw_BQHE.dtype), dropout_p=dropout, scale=1.0
+        qw_BQHE.transpose(1, 2),
+        k_BKHE.transpose(1, 2),
+        v_BKHE.transpose(1, 2),
+        attn_mask=bias_BHQK.to(qw_BQHE.dtype),  # under autocast some terms come in float32
+        dropout_p=dropout,
+        scale=1.0,
     )
     return out_BHQE.transpose(1, 2)
 

@@ -1,7 +1,8 @@
 """Encoder folders and their weights: where they are, what is in them, and what to type when something is missing.
 
-A folder is what `transformers` saves: `config.json`, `model.safetensors` (or shards with an index) and a tokenizer. A hub name
-is downloaded into the hub's cache first. Only safetensors: a `pytorch_model.bin` is a pickle and can run code when opened.
+A folder is what `transformers` saves: `config.json`, `model.safetensors` (or shards with an index) and a tokenizer. A
+hub name is downloaded into the hub's cache first. Only safetensors: a `pytorch_model.bin` is a pickle, and opening one
+can run anything.
 """
 
 from __future__ import annotations
@@ -98,16 +99,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path, prefix: str) -> list[str]:
     """Copy tensors into a module and return the names of those it has no place for.
 
-    Names may carry `prefix`, as a model with a head on top saves them. A missing tensor or one of another shape is an error
-    that names it.
+    Names may carry `prefix`, as a model with a head on top saves them. A missing tensor or one of another shape is an
+    error that names it.
     """
     found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     wanted = module.state_dict()
     for name, tensor in wanted.items():
         if name in found and found[name].shape != tensor.shape:
             raise ModelError(
-                f"{source}: {name} has shape {tuple(found[name].shape)} but config.json asks for {tuple(tensor.shape)}; "
-                f"weights and config.json are of different models"
+                f"{source}: {name} has shape {tuple(found[name].shape)} but config.json asks for "
+                f"{tuple(tensor.shape)}; weights and config.json are of different models"
             )
     missing = sorted(wanted.keys() - found.keys())
     if missing:

@@ -1,15 +1,15 @@
 """XLNet (Yang et al. 2019): Transformer-XL attention over relative positions, read out at the last token.
 
-The same network and the same weight names as `transformers.XLNetModel`, which is the oracle of the tests, in half the time
-or less: position keys are projected once for a layer instead of once for every document, attention runs in blocks that fit
-the cache (`relative.py`), and the last layer computes only the row that is used. Input is `text <sep> <cls>`, padded on the
+The same network and the same weight names as `transformers.XLNetModel`, which is the oracle of the tests, in less time:
+position keys are projected once for a layer instead of once for every document, attention runs in blocks that fit the
+cache (`relative.py`), and the last layer computes only the row that is used. Input is `text <sep> <cls>`, padded on the
 *left*, so that the last position is always `<cls>`.
 
     encoder = XLNet.from_pretrained("folder")
     encoder(input_ids, attention_mask, token_type_ids)      # (B, D)
 
-One thing differs from `transformers` in training: dropout of the position encodings draws one mask for the whole batch and
-not one for every document, the price of projecting them once.
+One thing differs from `transformers` in training: dropout of the position encodings draws one mask for the whole batch
+and not one for every document, the price of projecting them once.
 
 Shapes: B documents, T tokens, M tokens of memory, K = M + T keys, Q queries (the last Q of the K positions; T or 1),
 W = K + Q distances, D width, H heads, E = D / H.
@@ -43,8 +43,8 @@ _ACTIVATIONS = ("gelu", "relu", "silu", "gelu_new")
 class XLNetConfig:
     """Sizes and settings under the names of `transformers`' config.json. Defaults are those of xlnet-base-cased.
 
-    `untie_r` and `same_length` are kept for the round trip; they change nothing in a bidirectional model with weights of its
-    own in every layer. `bi_data` and `attn_type` other than "bi" would change results and are refused.
+    `untie_r` and `same_length` are kept for the round trip; they change nothing in a bidirectional model with weights
+    of its own in every layer. `bi_data` and `attn_type` other than "bi" would change results and are refused.
     """
 
     vocab_size: int = 32000
@@ -95,7 +95,7 @@ class XLNetConfig:
 
     @classmethod
     def from_dict(cls, config: dict[str, Any]) -> Self:
-        """From config.json; keys that are no business of the network (summary_type, task_specific_params, ...) are ignored."""
+        """From config.json; keys that are no business of the network (summary_type, start_n_top, ...) are ignored."""
         if (kind := config.get("model_type", "xlnet")) != "xlnet":
             raise ModelError(f"config.json is of model_type {kind!r}, not 'xlnet'")
         names = {field.name for field in dataclasses.fields(cls)}
@@ -116,10 +116,10 @@ class XLNetConfig:
 class Bias(NamedTuple):
     """What is added to the scores besides content and position; the same for all layers."""
 
-    mask_BQK: Tensor | None
-    """0, or a very large negative number where a key is hidden from a query."""
-    differ_BQK: Tensor | None
-    """1 where query and key are of different segments, else 0."""
+    mask: Tensor | None
+    """(B, Q, K): 0, or a very large negative number where a key is hidden from a query."""
+    differ: Tensor | None
+    """(B, Q, K): 1 where query and key are of different segments, else 0."""
 
     def last(self) -> Bias:
         return Bias(*(x if x is None else x[:, -1:] for x in self))
@@ -128,9 +128,9 @@ class Bias(NamedTuple):
 class Keys(NamedTuple):
     """What queries of either stream attend to in one layer."""
 
-    k_BKHE: Tensor
-    v_BKHE: Tensor
-    r_WHE: Tensor
+    k: Tensor  # (B, K, H, E)
+    v: Tensor  # (B, K, H, E)
+    r: Tensor  # (W, H, E)
 
 
 class RelativeAttention(nn.Module):
@@ -154,20 +154,20 @@ class RelativeAttention(nn.Module):
         scale = self.q.shape[2] ** -0.5
         q_BQHE = _project(query_BQD, self.q) * scale
         seg_BQH = None
-        if bias.differ_BQK is not None:
+        if bias.differ is not None:
             # softmax ignores what is the same for all keys, so "same segment" can score 0 and "other" the difference
             seg_HE = self.seg_embed[1] - self.seg_embed[0]
             seg_BQH = torch.einsum("bqhe,he->bqh", q_BQHE, seg_HE) + scale * (self.r_s_bias * seg_HE).sum(-1)
-        queries, n_keys = query_BQD.shape[1], keys.k_BKHE.shape[1]
+        queries, n_keys = query_BQD.shape[1], keys.k.shape[1]
         out_BQHE = relative_attention(
             q_BQHE + scale * self.r_w_bias,
             q_BQHE + scale * self.r_r_bias,
-            keys.k_BKHE,
-            keys.v_BKHE,
-            keys.r_WHE[: n_keys + queries],  # distances K ... 1 - Q
+            keys.k,
+            keys.v,
+            keys.r[: n_keys + queries],  # distances K ... 1 - Q
             seg_BQH=seg_BQH,
-            differ_BQK=bias.differ_BQK,
-            mask_BQK=bias.mask_BQK,
+            differ_BQK=bias.differ,
+            mask_BQK=bias.mask,
             dropout=p,
         )
         out_BQD = out_BQHE.flatten(2) @ self.o.flatten(1).t()  # o is stored as (D, H, E)
@@ -369,7 +369,7 @@ class XLNet(nn.Module):
         return torch.cat([angle.sin(), angle.cos()], -1)
 
     def remember(self, hidden_BTD: Tensor, memory_BMD: Tensor | None) -> Tensor:
-        """Memory after a segment: the newest `mem_len` tokens of what was there and what came. Also for masks (B, T)."""
+        """Memory after a segment: the newest `mem_len` tokens of what was there and what came. Masks (B, T) work, too."""
         if self.config.reuse_len:
             hidden_BTD = hidden_BTD[:, : self.config.reuse_len]
         joined = hidden_BTD if memory_BMD is None else torch.cat([memory_BMD, hidden_BTD], 1)

@@ -1,8 +1,8 @@
 """The training loop, top to bottom.
 
 Each step: set the rates (Equation 15), loss and gradients of a batch, clip, AdamW. Each epoch: score the held-out
-documents, keep the model if it is the best so far, write a checkpoint. The order of batches follows from seed and epoch,
-so `Progress` and the random state are all it takes to go on exactly where a run stopped.
+documents, keep the model if it is the best so far, write a checkpoint. The order of batches follows from seed and
+epoch, so `Progress` and the random state are all it takes to go on exactly where a run stopped.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from types import FrameType
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import AdamW
 

@@ -23,7 +23,7 @@ from aplc.files import cache_root, cached, digest
 from aplc.nn.weights import encoder_folder
 
 CHARACTERS_PER_PIECE = 500
-"""Text a tokenizer is trained on, for each piece of its vocabulary; more changes the pieces little and costs minutes."""
+"""Text a tokenizer is trained on, for each piece it will have; more changes the pieces little and costs minutes."""
 
 SAMPLE = 2_000
 """Characters drawn at a time."""
@@ -99,7 +99,7 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
         valid = train
         train_rows, valid_rows = hold_out(len(train), config.data, config.train.seed)
         screen.say(
-            f"validation: {len(valid_rows):,} documents held out of training (data.validation = {config.data.validation})"
+            f"validation: {len(valid_rows):,} documents held out (data.validation = {config.data.validation})"
             if len(valid_rows)
             else "validation: none, the corpus is too small to hold documents out; the last epoch's model is kept"
         )

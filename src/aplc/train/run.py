@@ -4,6 +4,7 @@
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from aplc import __version__
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
-from aplc.errors import RunError
+from aplc.data.labels import LabelSet
+from aplc.errors import AplcError, RunError
 from aplc.files import write_json
 from aplc.folder import CONFIG, ModelFolder, pick_device
 from aplc.nn.encoder import build_encoder
@@ -27,7 +29,9 @@ from aplc.train.prepare import Prepared, Source, prepare
 RUN = "run.json"
 
 
-def train(source: Source, config: Config, out: Path, *, resume: bool = False, screen: Screen | None = None) -> ModelFolder:
+def train(
+    source: Source, config: Config, out: Path, *, resume: bool = False, screen: Screen | None = None
+) -> ModelFolder:
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
     started = (out / RUN).is_file()
@@ -75,17 +79,35 @@ def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
         max_length=config.data.max_length,
     )
     screen.say(f"encoder: {encoder.description}")
-    n_labels = len(prepared.labels)
-    if config.clusters.cutoffs == "proportions":
-        partition = Partition.from_proportions(n_labels, config.clusters.proportions)
-    else:
-        partition = Partition.from_cutoffs(n_labels, config.clusters.cutoffs)
+    partition = choose_partition(config, prepared.labels, prepared.n_documents)
     screen.say(f"clusters: {partition.reason}")
-    model = TaggingModel(encoder, config, n_labels=n_labels, cutoffs=tuple(partition.cutoffs))
+    clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
+    config = replace(config, clusters=clusters)
+    model = TaggingModel(encoder, config, n_labels=len(prepared.labels), cutoffs=partition.cutoffs)
     if config.clusters.bias:
         touched = partition.documents_touching(prepared.train.label_offsets, prepared.train.label_ids)
         model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
     return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
+
+
+def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
+    """The cut that the configuration asks for."""
+    clusters, n_labels = config.clusters, len(labels)
+    widths: Any = {"div_value": clusters.div_value, "min_tail_width": clusters.min_tail_width}
+    try:
+        if clusters.cutoffs == "proportions":
+            return Partition.from_proportions(n_labels, clusters.proportions, **widths)
+        if clusters.cutoffs != "auto":
+            return Partition.from_cutoffs(n_labels, clusters.cutoffs, **widths)
+        return Partition.automatic(
+            labels.counts,
+            n_documents=n_documents,
+            in_features=config.model.hidden_width,
+            batch_size=config.train.batch_size,
+            max_parameters=clusters.max_parameters or None,
+        )
+    except ValueError as error:
+        raise AplcError(f"clusters: {error}") from None
 
 
 def _describe(run: Run) -> str:

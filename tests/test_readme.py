@@ -1,0 +1,42 @@
+"""Guards README: its commands and its Python example run as they stand."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+from test_cli import SETTINGS, aplc
+
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def test_commands_run(corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(corpus, "corpus")
+    shutil.copy(corpus / "test.jsonl", "new.jsonl")
+    commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
+    assert len(commands) >= 4
+    for program, *arguments in commands:
+        assert program == "aplc"
+        small = SETTINGS if arguments[0] == "train" else []  # the same command, on a smaller model
+        done = aplc(*arguments, *small)
+        assert done.returncode == 0, (arguments, done.stderr)
+    assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == 60
+
+
+def test_python_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert blocks("python")
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
+
+
+def test_every_command_is_in_the_table():
+    listed = set(re.findall(r"^\| `aplc (\w+)", README, flags=re.MULTILINE))
+    described = {line.split()[0] for line in aplc("--help").stdout.split("Commands:")[1].splitlines() if line.strip()}
+    assert listed == described & listed
+    assert described <= listed
