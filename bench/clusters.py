@@ -6,7 +6,7 @@
 Each round runs every candidate once, one after the other, so that a busy machine troubles all alike; ratios are taken
 within a round, and the table has their median. Times are medians too. Labels are Zipf: exponent 0.82 puts 75 % of the
 mass on 20 % of the labels, as the paper says of Wiki-500k. The limit is the time that the layer's multiplications, for
-the very rows that touch each tail, would take at the speed of a product of two 4096 x 4096 matrices in the same round.
+the very rows that touch each tail, would take at the speed of a product of two 2048 x 2048 matrices in the same round.
 Memory is a fresh process' peak during its first step, beyond weights, their gradients and what was there before.
 """
 
@@ -24,10 +24,9 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-from reference import naive_cluster_loss
-
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.partition import Partition
+from reference import naive_cluster_loss
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ SHAPES = {
     "amazon-670k": Shape(670_091, 5.45, 512, (0.25, 0.25, 0.25, 0.25), 32),
 }
 ZIPF = 0.82
-SQUARE = 4096
+SQUARE = 2048
 
 
 def make_layer(shape: Shape) -> LabelClusters:
@@ -86,18 +85,15 @@ def multiplications(layer: LabelClusters, labels: Tensor) -> int:
     return 3 * total
 
 
-def seconds(run: Callable[[], object]) -> float:
+def seconds(run: Callable[..., object], *inputs: object, **options: object) -> float:
     start = time.perf_counter()
-    run()
+    run(*inputs, **options)
     return time.perf_counter() - start
 
 
-def train_step(module: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
-    def run() -> None:
-        module.zero_grad()
-        loss().backward()
-
-    return run
+def train_step(module: nn.Module, loss: Callable[..., Tensor], *inputs: object) -> None:
+    module.zero_grad()
+    loss(*inputs).backward()
 
 
 def measure_training(shape: Shape, rounds: int) -> dict[str, float]:
@@ -106,26 +102,28 @@ def measure_training(shape: Shape, rounds: int) -> dict[str, float]:
     hidden, square = torch.randn(shape.batch_size, shape.in_features, requires_grad=True), torch.randn(SQUARE, SQUARE)
     product = torch.empty_like(square)
     times: dict[str, list[float]] = {name: [] for name in ("ours", "flat", "naive", "limit")}
-    for seed in range(-1, rounds):  # the first round warms up
-        labels = make_labels(shape, seed + 1)
-        square_seconds = min(seconds(lambda: torch.mm(square, square, out=product)) for _ in range(3))
-        found = {
-            "ours": seconds(train_step(layer, lambda: layer(hidden, labels))),
-            "flat": seconds(train_step(flat, lambda: flat_loss(flat, hidden, labels))),
-        }
+    for seed in range(rounds + 1):
+        labels = make_labels(shape, seed)
+        square_seconds = min(seconds(torch.mm, square, square, out=product) for _ in range(3))
+        ours = [seconds(train_step, layer, layer, hidden, labels)]
+        flat_seconds = seconds(train_step, flat, flat_loss, flat, hidden, labels)
+        ours.append(seconds(train_step, layer, layer, hidden, labels))  # before and after the flat layer
+        naive_seconds = seconds(train_step, layer, naive_cluster_loss, layer, hidden, labels)
         layer.zero_grad()
-        found["ours"] = (found["ours"] + seconds(train_step(layer, lambda: layer(hidden, labels)))) / 2
-        found["naive"] = seconds(train_step(layer, lambda: naive_cluster_loss(layer, hidden, labels)))
-        found["limit"] = multiplications(layer, labels) * square_seconds / SQUARE**3
-        layer.zero_grad()
-        flat.zero_grad()
-        if seed >= 0:
-            for name, value in found.items():
-                times[name].append(value)
+        if seed == 0:
+            continue  # warms up
+        times["ours"].append(statistics.mean(ours))
+        times["flat"].append(flat_seconds)
+        times["naive"].append(naive_seconds)
+        times["limit"].append(multiplications(layer, labels) * square_seconds / SQUARE**3)
     result = {name: statistics.median(values) for name, values in times.items()}
     for name in ("flat", "naive", "limit"):
         result[f"{name}/ours"] = statistics.median(a / b for a, b in zip(times[name], times["ours"], strict=True))
     return result
+
+
+def full_top5(layer: LabelClusters, hidden: Tensor) -> object:
+    return layer.probabilities(hidden).topk(5)
 
 
 @torch.no_grad()
@@ -137,8 +135,8 @@ def measure_topk(shape: Shape, rounds: int) -> dict[str, float]:
     layer.head.weight[layer.head_size :, 0] = -3.0
     ratios, pruned, full = [], [], []
     for _ in range(rounds + 1):
-        pruned.append(seconds(lambda: layer.topk(hidden, k=5)))
-        full.append(seconds(lambda: layer.probabilities(hidden).topk(5)))
+        pruned.append(seconds(layer.topk, hidden, k=5))
+        full.append(seconds(full_top5, layer, hidden))
         ratios.append(full[-1] / pruned[-1])
     expected, expected_ids = layer.probabilities(hidden).topk(5)
     probs, ids = layer.topk(hidden, k=5)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 
 import pytest
 
@@ -81,3 +82,10 @@ def trained(corpus, tmp_path_factory):
     config = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=20"])
     train(Source.from_corpus(Corpus.open(corpus)), config, out)
     return out
+
+
+@pytest.fixture
+def unused_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,7 +1,8 @@
-"""Slow, obvious versions of the package's fast paths, straight from the paper's equations. Tests compare against them."""
+"""Slow, obvious versions of the package's fast paths, straight from the paper's equations, to test against."""
 
 import math
 from collections.abc import Container, Iterable, Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor
     losses, sizes = [], []
     for i in range(len(hidden)):
         loss, size = hidden.new_zeros(()), 0
-        for cluster, (start, stop) in enumerate(zip(layer.bounds, layer.bounds[1:], strict=False)):
+        for cluster, (start, stop) in enumerate(pairwise(layer.bounds)):
             here = slice(start, stop)
             if cluster == 0:
                 log_p, log_not_p = F.logsigmoid(z[i, here]), F.logsigmoid(-z[i, here])
@@ -84,8 +85,8 @@ def naive_cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> 
     y[rows, labels[rows, places]] = 1.0
     head = F.linear(hidden, layer.head.weight, layer.head.bias)
     roots, edges = head[:, layer.head_size :], layer.bounds
-    touched = torch.stack([y[:, a:b].any(dim=1) for a, b in zip(edges[1:], edges[2:], strict=False)], dim=1)
-    sizes = torch.tensor([b - a for a, b in zip(edges[1:], edges[2:], strict=False)])
+    touched = torch.stack([y[:, a:b].any(dim=1) for a, b in pairwise(edges[1:])], dim=1)
+    sizes = torch.tensor([b - a for a, b in pairwise(edges[1:])])
     total = F.binary_cross_entropy_with_logits(
         head[:, : layer.head_size], y[:, : layer.head_size], reduction="none"
     ).sum(dim=1)

@@ -161,3 +161,32 @@ def test_as_a_command_of_its_own(tmp_path):
 def test_version_and_help():
     assert ok(aplc("--version")).startswith("aplc ")
     assert all(command in ok(aplc("--help")) for command in ("data", "inspect", "train", "evaluate", "predict"))
+
+
+def test_evaluate_report_and_compare(trained, corpus, tmp_path):
+    for name in ("a", "b"):
+        options = ["--json", tmp_path / f"{name}.json", "--propensity", "0.5,0.4", "--threshold", "0.3"]
+        done = aplc("evaluate", trained, corpus, "--report", tmp_path / "r.html", *options, "--examples", 1)
+        assert all(words in ok(done) for words in ("±", "macro-F1", "torso", "a true label"))
+    assert (tmp_path / "r.html").read_text().startswith("<!doctype html>")
+    done = aplc("compare", tmp_path / "a.json", tmp_path / "b.json", "--picture", tmp_path / "p.svg")
+    assert "+0.00" in ok(done)
+    assert (tmp_path / "p.svg").is_file()
+    fails(aplc("compare", trained, tmp_path / "b.json"), "no saved evaluation", "aplc evaluate", "--json")
+    fails(aplc("compare", tmp_path / "a.json"), "two runs")
+    fails(aplc("evaluate", trained, corpus, "--propensity", "nonsense"), "--propensity", "wikipedia")
+
+
+def test_inspect_options(trained, corpus, tmp_path):
+    printed = ok(aplc("inspect", corpus, "--picture", tmp_path / "p.png", "--max-length", 8, "--tokenizer", trained))
+    assert "texts cut at 8 tokens" in printed
+    assert ">=" not in printed
+    assert (tmp_path / "p.png").is_file()
+    fails(aplc("inspect", corpus, "--picture", tmp_path / "p.gif"), ".svg or .png")
+    fails(aplc("inspect", corpus, "--preset", "nope"), "no preset")
+
+
+def test_ablate_prints_its_table(corpus, tmp_path):
+    printed = ok(aplc("ablate", "partition", corpus, "--out", tmp_path, "--seeds", 1, *SETTINGS))
+    assert "| 0.1, 0.2, 0.7 | 1 |" in printed
+    fails(aplc("ablate", "nothing", corpus, "--out", tmp_path))

@@ -32,7 +32,8 @@ app = typer.Typer(
 CorpusArgument = Annotated[Path, typer.Argument(help="A folder with train, dev and test files, or one file.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder.")]
 OnBadRow = Annotated[
-    Literal["stop", "skip"], typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on.")
+    Literal["stop", "skip"],
+    typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on."),
 ]
 
 
@@ -44,7 +45,9 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
 ) -> None:
     pass
 
@@ -66,14 +69,60 @@ def data(
 
 
 @app.command()
-def inspect(corpus: CorpusArgument, on_bad_row: OnBadRow = "stop") -> None:
-    """Show a corpus' statistics (the paper's Table 1) and its label distribution (Figure 2)."""
+def inspect(
+    corpus: CorpusArgument,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset whose data.max_length texts are held against.")] = "tiny",
+    max_length: Annotated[int | None, typer.Option(min=3, help="Tokens, instead of the preset's.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
+    from aplc.config import Config
     from aplc.console import Screen
-    from aplc.inspect import inspect_corpus
+    from aplc.data.tokenizer import Tokenizer
+    from aplc.inspect import Length, inspect_corpus
+    from aplc.pictures import check_kind
 
+    if picture:
+        check_kind(picture)
+    limit = max_length or Config.from_preset(preset).data.max_length
+    length = Length(limit, Tokenizer.load(tokenizer) if tokenizer else None)
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("reading") as advance:
-        inspection = inspect_corpus(opened, advance)
+        inspection = inspect_corpus(opened, length, advance)
+    if picture:
+        inspection.draw(picture)
     print(inspection.render())
+
+
+@app.command()
+def plan(
+    corpus: CorpusArgument,
+    preset: Annotated[str, typer.Option(help="A preset's name, or a TOML file.")] = "tiny",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
+    from aplc.config import Config
+    from aplc.console import Screen
+    from aplc.files import write_json
+
+    config = Config.from_preset(preset).with_settings(set_ or [])
+    with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened:
+        from aplc.plan import plan as plan_run
+        from aplc.train.prepare import Source
+
+        limit = None if memory is None else memory * 1e9
+        planned = plan_run(Source.from_corpus(opened), config, memory=limit, screen=Screen())
+    print(planned.render())
+    if json_file:
+        write_json(json_file, planned.to_dict())
 
 
 @app.command()
@@ -103,28 +152,88 @@ def evaluate(
     model: ModelArgument,
     corpus: CorpusArgument,
     part: Annotated[Literal["test", "dev", "train"], typer.Option(help="Which part of the corpus.")] = "test",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Also write a page of pictures and tables, .html.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures here, for programs and aplc compare.")
+    ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Show so many documents with their labels.")] = 0,
+    propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="For F1: labels at least so probable.")] = 0.5,
     on_bad_row: OnBadRow = "stop",
 ) -> None:
     """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
     from aplc.console import Screen
     from aplc.data.formats import read_documents
+    from aplc.evaluate.report import EXAMPLES, write_report
     from aplc.evaluate.run import evaluate as evaluate_run
-    from aplc.files import write_json
+    from aplc.evaluate.run import parse_propensity
+    from aplc.evaluate.saved import save_evaluation
+    from aplc.evaluate.table import render
 
+    ab = parse_propensity(propensity)
+    about = {"model": str(model), "corpus": str(corpus), "part": part}
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("evaluating") as advance:
         documents = read_documents(opened.file(part), opened.bad_rows)
-        evaluation = evaluate_run(_load(model), documents, n_examples=examples, advance=advance)
-    print(evaluation.render())
+        drawn = max(examples, EXAMPLES if report else 0)
+        evaluation = evaluate_run(
+            _load(model), documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
+        )
+    print(render(evaluation, n_examples=examples))
     if json_file:
-        write_json(json_file, {"model": str(model), "corpus": str(corpus), "part": part} | evaluation.to_dict())
+        save_evaluation(json_file, evaluation, **about)
+    if report:
+        write_report(report, evaluation, **about)
+        print(f"report: {report}", file=sys.stderr)
+
+
+@app.command()
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN ...", help="Files of aplc evaluate --json, or model folders.")
+    ],
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, .svg or .png.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Put runs side by side, and test each against the first on the same documents (paired bootstrap)."""
+    from aplc.evaluate.comparison import compare_runs
+    from aplc.files import write_json
+
+    comparison = compare_runs(runs)
+    if picture:
+        comparison.draw(picture)
+    print(comparison.render())
+    if json_file:
+        write_json(json_file, comparison.to_dict())
+
+
+@app.command()
+def ablate(
+    study: Annotated[Literal["clusters", "partition"], typer.Argument(help="The paper's Figure 4, or 5.")],
+    corpus: CorpusArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the figure.")],
+    preset: Annotated[str, typer.Option(help="A preset's name, or a TOML file.")] = "tiny",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Training runs of each setting.")] = 3,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Train with several numbers of clusters or several partitions; draw P@1 against them. Can be stopped and rerun."""
+    from aplc.ablate import ablate as ablate_run
+    from aplc.ablate import markdown
+    from aplc.config import Config
+    from aplc.console import Screen
+
+    config = Config.from_preset(preset).with_settings(set_ or [])
+    with _corpus(corpus, on_bad_row, out / "rejects.jsonl") as opened:
+        rows = ablate_run(study, opened, config, out, seeds=seeds, screen=Screen())
+    print(markdown(study, rows), end="")
 
 
 @app.command()
 def predict(
     model: ModelArgument,
-    input_: Annotated[str, typer.Argument(metavar="INPUT", help="A file of texts, or - for JSON Lines on standard input.")],
+    input_: Annotated[
+        str, typer.Argument(metavar="INPUT", help="A file of texts, or - for JSON Lines on standard input.")
+    ],
     out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document.")],
     top_k: Annotated[int, typer.Option(min=1, help="At most so many labels a document.")] = 5,
     threshold: Annotated[float, typer.Option(min=0, max=1, help="Leave out labels less probable than this.")] = 0.0,
@@ -160,17 +269,30 @@ def _say_rejects(bad_rows: "BadRows") -> None:
 
 
 def _load(path: Path) -> "ModelFolder":
-    from aplc.folder import ModelFolder, pick_device
+    from aplc.folder import ModelFolder
 
-    folder = ModelFolder.load(path)
-    folder.model.to(pick_device())
-    return folder
+    return ModelFolder.load(path)
+
+
+@contextlib.contextmanager
+def _processes() -> Iterator[None]:
+    """Under `torchrun` or `accelerate launch`: join the other processes; only the first one prints."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        yield
+        return
+    from aplc.distributed import launched
+
+    with launched() as world, contextlib.ExitStack() as stack:
+        if not world.is_main:
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, "w"))))
+        yield
 
 
 def main() -> None:
     """Run the command line; every expected failure is one line on standard error and exit code 2."""
     try:
-        code = typer.main.get_command(app).main(prog_name="aplc", standalone_mode=False)
+        with _processes():
+            code = typer.main.get_command(app).main(prog_name="aplc", standalone_mode=False)
     except KeyboardInterrupt:
         code = 130
     except BrokenPipeError:  # the reader of our output has gone, e.g. `| head`

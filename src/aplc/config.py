@@ -113,9 +113,11 @@ class TrainConfig:
     epochs: int = 8
     """Passes over the training documents (the paper's N_e)."""
     batch_size: int = 12
-    """Documents a step (the paper's N_b)."""
+    """Documents a step (the paper's N_b), over all processes."""
     accumulate: int = 1
     """Each step's batch is worked off in so many parts: the same step in less memory."""
+    clusters_optimizer: Literal["adamw", "sgd"] = "adamw"
+    """For the clusters: AdamW as the paper, or plain SGD, which keeps no moments: a third of the memory."""
     lr_encoder: float = 5e-5
     """Learning rate of the encoder (eta_x)."""
     lr_hidden: float = 1e-4
@@ -128,6 +130,10 @@ class TrainConfig:
     """AdamW's decoupled weight decay."""
     adam_epsilon: float = 1e-8
     """AdamW's epsilon."""
+    shard_encoder: bool = False
+    """With several processes: spread the encoder's weights over them (FSDP), for encoders that outgrow one device."""
+    shard_labels: bool = False
+    """With several processes: spread the labels over them, for label sets that outgrow one device."""
     clip_norm: float = 1.0
     """Gradients are scaled down to at most this norm."""
     patience: int = 3

@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from aplc.files import is_main_process
+
 Advance = Callable[..., None]
 """`advance(n=1, note="")`: n more done, and what to show beside the bar."""
 
@@ -32,7 +34,7 @@ class _Rate(ProgressColumn):
 
 class Screen:
     def __init__(self, *, quiet: bool = False) -> None:
-        self.quiet = quiet
+        self.quiet = quiet or not is_main_process()
         self.console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
 
     def say(self, message: str) -> None:

@@ -8,24 +8,40 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """A name beside `path` to write to; renamed to it when the block ends without an exception.
+
+    Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(handle)
+    aside = Path(name)
+    try:
+        yield aside
+        with aside.open("rb") as written:
+            os.fsync(written.fileno())
+        aside.chmod(0o666 & ~_umask())  # mkstemp makes it private
+        if is_main_process():
+            os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` only when the block ends without an exception."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as out:
-            yield cast(BinaryIO, out)
-            out.flush()
-            os.fsync(out.fileno())
-        Path(name).chmod(0o666 & ~_umask())  # mkstemp makes it private
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with atomic_path(path) as aside, aside.open("wb") as out:
+        yield out
+
+
+def is_main_process() -> bool:
+    """False in all but the first of the processes that `torchrun` starts. Known from the environment, without torch."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
 
 
 def _umask() -> int:

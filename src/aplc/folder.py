@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save_file
 
 from aplc import __version__
 from aplc.card import model_card
@@ -18,10 +17,12 @@ from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
+from aplc.distributed import world
 from aplc.errors import AplcError, ModelError
-from aplc.files import atomic_write, write_json
+from aplc.files import atomic_path, atomic_write, is_main_process, write_json
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
+from aplc.sharding import gather_state
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -56,19 +57,21 @@ class ModelFolder:
                 "aplc_version": __version__,
                 "n_labels": len(self.labels),
                 "n_documents": self.n_documents,
-                "cutoffs": list(self.model.clusters.cutoffs),
+                "cutoffs": list(self.config.clusters.cutoffs),
                 "encoder": self.model.encoder.save_config(),
                 "config": self.config.to_dict(),
             },
         )
 
     def save_weights(self, folder: Path) -> None:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in self.model.state_dict().items()}
-        with atomic_write(folder / WEIGHTS) as out:
-            out.write(save(state))
+        state = gather_state(self.model)
+        if is_main_process():
+            with atomic_path(folder / WEIGHTS) as aside:
+                save_file(state, aside)
 
     @classmethod
     def load(cls, folder: Path | str) -> "ModelFolder":
+        """Read a folder; the model is in evaluation mode, on this process' device."""
         folder = Path(folder)
         settings = _read_settings(folder)
         labels, tokenizer = LabelSet.load(folder), Tokenizer.load(folder)
@@ -85,7 +88,7 @@ class ModelFolder:
         if n_labels != len(labels):
             raise ModelError(f"{folder}: config.json has {n_labels} labels, labels.txt {len(labels)}")
         _load_weights(model, folder / WEIGHTS)
-        return cls(config, model.eval(), tokenizer, labels, n_documents)
+        return cls(config, model.eval().to(world().device), tokenizer, labels, n_documents)
 
     @property
     def collator(self) -> Collator:
@@ -120,7 +123,3 @@ def _load_weights(model: TaggingModel, path: Path) -> None:
         model.load_state_dict(load_file(path))
     except (SafetensorError, RuntimeError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
-
-
-def pick_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -1,17 +1,36 @@
-"""What is in a corpus: the columns of the paper's Table 1, and the label distribution of its Figure 2 as a picture."""
+"""What is in a corpus: the columns of the paper's Table 1, its label distribution, and what may spoil an evaluation.
+
+Every part is read once. Texts and words are kept as 64-bit hashes in arrays, eight bytes each: of a corpus of two
+million documents that is some tens of megabytes. Labels are kept by name.
+"""
 
 import math
+import unicodedata
+from array import array
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aplc.data.corpus import Corpus, Part
+from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.tokenizer import Tokenizer
+from aplc.data.tokens import blocks
 from aplc.errors import CorpusError
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 10
+NEAR_CONSTANT = 0.5
+"""A label that more than this share of the training documents has says little, and lifts every model's P@1."""
+MUCH_CUT = 0.25
+"""Losing more than this share of the text to the length limit is worth a warning."""
+NAMED = 3
+"""Labels named in a warning."""
+BLOCK = 1_024
 
 
 @dataclass
@@ -23,44 +42,133 @@ class PartStatistics:
     unlabelled: int = 0
     empty: int = 0
     """Texts of nothing but space."""
+    cut: int = 0
+    """Texts longer than the limit."""
+    units: int = 0
+    """Length of all texts, in words or tokens."""
+    units_cut: int = 0
+    """Of these, beyond the limit."""
+    unseen: int = 0
+    """Label assignments of labels that the training part lacks."""
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long texts are measured, and where they would be cut."""
+
+    limit: int
+    """Tokens of a text, special ones included."""
+    tokenizer: Tokenizer | None = None
+    """Without one, words are counted. A word is at least a token, so the shares that come out are lower bounds."""
+
+    @property
+    def room(self) -> int:
+        return max(self.limit - (self.tokenizer.template.size if self.tokenizer else 2), 0)
+
+    def measure(self, texts: list[str], n_words: list[int]) -> list[int]:
+        return [len(ids) for ids in self.tokenizer.encode(texts)] if self.tokenizer else n_words
 
 
 @dataclass
 class Inspection:
+    length: Length
     parts: dict[Part, PartStatistics] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     """Documents of each label in the training part (or the only file)."""
-    vocabulary: set[str] = field(default_factory=set)
+    n_words: int = 0
     """Distinct words of the training part, in lower case."""
     unseen: set[str] = field(default_factory=set)
     """Labels of other parts that the training part does not have."""
+    repeated: int = 0
+    """Texts of the training part that occur there before."""
+    shared: dict[Part, int] = field(default_factory=dict)
+    """Documents of other parts whose text is in the training part."""
+
+    @property
+    def first(self) -> PartStatistics:
+        return next(iter(self.parts.values()))
 
     def render(self) -> str:
-        first = next(iter(self.parts.values()))
+        first = self.first
         rows = [(f"documents in {part} (N_{part})", f"{s.documents:,}") for part, s in self.parts.items()]
         rows += [
-            ("distinct words (D)", f"{len(self.vocabulary):,}"),
+            ("distinct words (D)", f"{self.n_words:,}"),
             ("labels (L)", f"{len(self.counts):,}"),
             ("labels a document", f"{first.labels / first.documents:.2f}"),
             ("documents a label", f"{first.labels / max(1, len(self.counts)):.2f}"),
         ]
         rows += [(f"words a document in {part}", f"{s.words / s.documents:,.2f}") for part, s in self.parts.items()]
-        for part, s in self.parts.items():
-            rows += [(f"documents without labels in {part}", f"{s.unlabelled:,}")] if s.unlabelled else []
-            rows += [(f"empty texts in {part}", f"{s.empty:,}")] if s.empty else []
+        least = "" if self.length.tokenizer else ">= "
+        rows += [
+            (f"texts cut at {self.length.limit} tokens", f"{least}{first.cut / first.documents:.1%}"),
+            ("share of the text lost", f"{least}{first.units_cut / max(first.units, 1):.1%}"),
+        ]
         if self.unseen:
             rows.append(("labels that the training part lacks", f"{len(self.unseen):,}"))
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value:>12}" for name, value in rows]
         if self.counts:
             lines += ["", *self._picture()]
+        if warnings := self.warnings():
+            lines += ["", *(f"warning: {warning}" for warning in warnings)]
         return "\n".join(lines)
+
+    def warnings(self) -> list[str]:
+        """What may spoil training or evaluation, and what to do about it."""
+        found = []
+        for part, n in self.shared.items():
+            if n:
+                share = f"{n:,} of {self.parts[part].documents:,} documents of {part}"
+                found.append(f"{share} have a text that is in train too: figures will be too good; remove them")
+        if self.repeated:
+            found.append(f"{self.repeated:,} documents of train repeat the text of another; they weigh double")
+        for part, s in self.parts.items():
+            if s.empty:
+                found.append(f"{s.empty:,} texts of {part} are empty: nothing can be learned from or said about them")
+            if s.unlabelled:
+                found.append(f"{s.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
+            if s.unseen:
+                share = f"{s.unseen:,} of {s.labels:,} label assignments ({s.unseen / s.labels:.1%})"
+                found.append(f"{share} of {part} are of labels never seen in training: no model can find them")
+        often = [(name, n / self.first.documents) for name, n in self.counts.most_common(len(self.counts))]
+        constant = [f"{name} ({share:.0%})" for name, share in often if share > NEAR_CONSTANT]
+        if constant:
+            names = ", ".join(constant[:NAMED]) + (", ..." if len(constant) > NAMED else "")
+            found.append(f"labels that most documents have: {names}; they lift P@1 of any model")
+        lost = self.first.units_cut / max(self.first.units, 1)
+        if lost > MUCH_CUT:
+            found.append(
+                f"{'' if self.length.tokenizer else 'at least '}{lost:.0%} of the text lies beyond {self.length.limit} "
+                "tokens: raise data.max_length, or read it all with data.long_text=memory"
+            )
+        return found
+
+    def draw(self, path: Path) -> None:
+        """The label distribution as .svg or .png: the paper's Figure 2, and labels by number of documents."""
+        from aplc.pictures import LIGHT, SERIES, check_kind, draw_zipf, figure, save_picture, style
+
+        check_kind(path)
+        counts = LabelSet.from_counter(self.counts).counts
+        powers = np.arange(math.ceil(math.log2(counts[0])) + 1)
+        highs = 2**powers
+        lows = np.concatenate([[1], highs[:-1] + 1])
+        sizes = [int(((counts >= low) & (counts <= high)).sum()) for low, high in zip(lows, highs, strict=True)]
+        with style():
+            made, (left, right) = figure(2)
+            draw_zipf(left, counts)
+            right.bar(powers, sizes, 0.85, color=SERIES[0], edgecolor=LIGHT["paper"])
+            step = max(1, len(powers) // 6)
+            names = [f"{a:,}-{b:,}" if a < b else f"{a:,}" for a, b in zip(lows, highs, strict=True)]
+            right.set_xticks(powers[::step], names[::step], rotation=30, ha="right")
+            right.set(xlabel="training documents of a label", ylabel="labels")
+            right.grid(False, axis="x")
+        save_picture(made, path)
 
     def _picture(self) -> list[str]:
         labels = LabelSet.from_counter(self.counts)
         share = labels.counts[: math.ceil(len(labels) / 5)].sum() / labels.counts.sum()
         return [
-            f"documents of each label, most frequent first; the top fifth of the labels carries {share:.1%} of the mass",
+            f"documents of each label, most frequent first; the top fifth of labels carries {share:.1%} of the mass",
             *zipf_picture(labels.counts),
         ]
 
@@ -81,26 +189,86 @@ def zipf_picture(counts: np.ndarray) -> list[str]:
     return lines
 
 
-def inspect_corpus(corpus: Corpus, advance: Callable[[int], None] = lambda _: None) -> Inspection:
-    """Read every part once."""
-    inspection = Inspection()
+class Distinct:
+    """Counts distinct hashes in eight bytes each."""
+
+    patience = 1 << 20
+    """New hashes, repeats included, that are gathered before they are sorted in."""
+
+    def __init__(self) -> None:
+        self.known: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self.new = array("q")
+
+    def update(self, hashes: Iterable[int]) -> None:
+        self.new.extend(hashes)
+        if len(self.new) > max(self.patience, len(self.known)):
+            self._settle()
+
+    def _settle(self) -> None:
+        self.known = np.union1d(self.known, np.frombuffer(self.new, dtype=np.int64))
+        self.new = array("q")
+
+    def __len__(self) -> int:
+        if self.new:
+            self._settle()
+        return len(self.known)
+
+
+def inspect_corpus(
+    corpus: Corpus, length: Length | None = None, advance: Callable[[int], None] = lambda _: None
+) -> Inspection:
+    """Read every part once. `length`: where texts would be cut; 512 tokens as in the paper, unless told."""
+    inspection = Inspection(length or Length(limit=512))
     parts: list[Part] = ["train"] if corpus.is_file else list(corpus.parts)
+    words = Distinct()
+    seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     for part in parts:
-        statistics = PartStatistics()
-        for document in corpus.documents(part):
-            words = document.text.lower().split()
-            statistics.documents += 1
-            statistics.words += len(words)
-            statistics.labels += len(document.labels)
-            statistics.unlabelled += not document.labels
-            statistics.empty += not words
-            if part == parts[0]:
-                inspection.counts.update(document.labels)
-                inspection.vocabulary.update(words)
-            else:
-                inspection.unseen.update(label for label in document.labels if label not in inspection.counts)
-            advance(1)
+        statistics, texts, first = PartStatistics(), array("q"), part == parts[0]
+        for block in blocks(corpus.documents(part), BLOCK):
+            _count(statistics, block, inspection, words if first else None)
+            texts.extend(hash_text(document.text) for document in block if document.text.strip())
+            advance(len(block))
         if statistics.documents == 0:
             raise CorpusError(f"{corpus.file(part)}: no documents")
         inspection.parts[part] = statistics
+        hashes = np.frombuffer(texts, dtype=np.int64)
+        if first:
+            seen = np.unique(hashes)
+            inspection.repeated = len(hashes) - len(seen)
+        else:
+            inspection.shared[part] = int(np.isin(hashes, seen).sum())
+    inspection.n_words = len(words)
     return inspection
+
+
+def hash_text(text: str) -> int:
+    """The same for texts that differ only in case, spacing or the way characters are composed."""
+    normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(blake2b(normal.encode(), digest_size=8).digest(), "little", signed=True)
+
+
+def _count(
+    statistics: PartStatistics, block: list[Document], inspection: Inspection, words_seen: Distinct | None
+) -> None:
+    """`words_seen` is given for the training part."""
+    n_words = []
+    for document in block:
+        words = document.text.lower().split()
+        n_words.append(len(words))
+        statistics.labels += len(document.labels)
+        statistics.unlabelled += not document.labels
+        statistics.empty += not words
+        if words_seen is not None:
+            inspection.counts.update(document.labels)
+            words_seen.update(map(hash, words))
+        else:
+            unseen = [label for label in document.labels if label not in inspection.counts]
+            inspection.unseen.update(unseen)
+            statistics.unseen += len(unseen)
+    statistics.documents += len(block)
+    statistics.words += sum(n_words)
+    room = inspection.length.room
+    for n in inspection.length.measure([document.text for document in block], n_words):
+        statistics.cut += n > room
+        statistics.units += n
+        statistics.units_cut += max(n - room, 0)

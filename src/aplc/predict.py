@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from aplc.data.batches import Collator, by_length, prefetch
 from aplc.data.formats import Document
 from aplc.data.tokens import blocks
+from aplc.distributed import world
 from aplc.files import atomic_write
 from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
@@ -31,13 +32,16 @@ Probs = NDArray[np.float32]
 def predict_rows(
     model: TaggingModel, collate: Collator, rows: Sequence[Sequence[int] | NDArray], k: int
 ) -> tuple[Ids, Probs]:
-    """(ids, probs) of shape (n, k) for token rows; -1 and 0 where there are fewer than k labels."""
+    """(ids, probs) of shape (n, k) for token rows; -1 and 0 where there are fewer than k labels.
+
+    Under `torchrun` the batches are shared out among the ranks, and every rank gets all results.
+    """
     device = next(model.parameters()).device
     ids = np.full((len(rows), k), -1, dtype=np.int64)
     probs = np.zeros((len(rows), k), dtype=np.float32)
     training = model.training
     model.eval()
-    batches = by_length([min(len(row), collate.max_length) for row in rows], BATCH)
+    batches = world().share(by_length([min(len(row), collate.max_length) for row in rows], BATCH))
     for members, batch in zip(
         batches, prefetch(lambda m: collate([rows[i] for i in m], [[]] * len(m)), batches), strict=True
     ):
@@ -45,6 +49,9 @@ def predict_rows(
         ids[members, : best_ids.shape[1]] = best_ids.cpu().numpy()
         probs[members, : best_probs.shape[1]] = best_probs.float().cpu().numpy()
     model.train(training)
+    mine = np.concatenate(batches) if batches else np.empty(0, dtype=np.int64)
+    for members, their_ids, their_probs in world().gather((mine, ids[mine], probs[mine])):
+        ids[members], probs[members] = their_ids, their_probs
     return ids, probs
 
 

@@ -11,7 +11,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.errors import AplcError, NotFittedError
-from aplc.folder import ModelFolder, pick_device
+from aplc.folder import ModelFolder
 from aplc.predict import name_tags, predict_documents
 from aplc.train.prepare import Source
 from aplc.train.run import train
@@ -83,7 +83,6 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """Read a model folder that `save_pretrained` or `aplc train` wrote."""
         tagger = cls()
         tagger._folder = ModelFolder.load(folder)
-        tagger._folder.model.to(pick_device())
         return tagger
 
     def __sklearn_is_fitted__(self) -> bool:

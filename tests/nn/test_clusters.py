@@ -1,4 +1,4 @@
-"""Guards LabelClusters: the fused loss and its gradients against Equations 2-5, top-k against a sort, kept gradients."""
+"""Guards LabelClusters: the fused loss and its gradients against Equations 2-5, top-k against a sort, kept memory."""
 
 import copy
 import io
@@ -43,7 +43,7 @@ def cases(draw):
         chunk_size=draw(st.sampled_from([1, 3, 8, 4096])),
         dtype=torch.float64,
     )
-    n_rows = draw(st.integers(1, 6))
+    n_rows = draw(st.sampled_from([1, 2, 3, 5, 16]))  # 16: laid out the other way
     scale = draw(st.sampled_from([0.1, 1.0, 4.0]))
     hidden = scale * torch.randn(n_rows, layer.in_features, dtype=torch.float64)
     rows = [draw(st.lists(st.integers(0, n_labels - 1), max_size=6)) for _ in range(n_rows)]
@@ -346,7 +346,7 @@ def test_init_bias_gives_the_training_frequencies():
         layer.init_bias([1] * 5, 10, [3, 4])
 
 
-# --- probabilities and top-k -------------------------------------------------------------------------------------------
+# --- probabilities and top-k ----------------------------------------------------------------------
 
 
 @settings(max_examples=60, deadline=None)
@@ -417,7 +417,7 @@ def test_topk_prunes_and_counts():
     assert (ids.sort(dim=1).values == torch.arange(80)).all()
 
 
-# --- errors name the field, the value and the bound --------------------------------------------------------------------
+# --- errors name the field, the value and the bound -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_bad_settings_are_refused(options, message):
         ((2, 8), [[1], [40]], "id 40, .* from 0 to 39"),
         ((2, 8), [[1], [-1]], "id -1, .* from 0 to 39"),
         ((2, 8), [[1]], r"labels has shape \(1, 1\), .* \(2, P\)"),
-        ((2, 8), [[1.0], [2.0]], "labels has dtype torch.float32, .*int64"),
+        ((2, 8), [[1.0], [2.0]], r"labels has dtype torch\.float32, .*int64"),
     ],
 )
 def test_bad_inputs_are_refused(hidden, labels, message):
@@ -461,5 +461,5 @@ def test_bad_inputs_are_refused(hidden, labels, message):
 
 
 def test_topk_refuses_k_below_one():
-    with pytest.raises(ValueError, match="k is 0, .* at least 1"):
+    with pytest.raises(ValueError, match=r"k is 0, .* at least 1"):
         LabelClusters(8, [10], 40).topk(torch.randn(2, 8), k=0)

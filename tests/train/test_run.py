@@ -100,10 +100,10 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, sto
     run(corpus, tmp_path / "whole", "train.checkpoint_steps=5")
     step = loop._step
 
-    def dying(running, batch):
+    def dying(running, batch, rate):
         if running.progress.step == stop_at:
             raise MemoryError
-        return step(running, batch)
+        return step(running, batch, rate)
 
     monkeypatch.setattr(loop, "_step", dying)
     with pytest.raises(MemoryError):
@@ -121,10 +121,10 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, sto
 def test_interrupt_once_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch):
     step, screen = loop._step, Recorder()
 
-    def interrupting(running, batch):
+    def interrupting(running, batch, rate):
         if running.progress.step == 3:
             signal.raise_signal(signal.SIGINT)
-        return step(running, batch)
+        return step(running, batch, rate)
 
     monkeypatch.setattr(loop, "_step", interrupting)
     with pytest.raises(KeyboardInterrupt):
@@ -187,9 +187,9 @@ def test_infinite_loss_stops_and_keeps_the_last_good_model(corpus, tmp_path, mon
 
     step = loop._step
 
-    def counted(running, batch):
+    def counted(running, batch, rate):
         exploding.after = 20 - running.progress.step
-        return step(running, batch)
+        return step(running, batch, rate)
 
     monkeypatch.setattr(TaggingModel, "forward", exploding)
     monkeypatch.setattr(loop, "_step", counted)

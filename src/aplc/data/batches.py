@@ -42,8 +42,8 @@ class Batch:
         return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self))
 
     def split(self, parts: int) -> list["Batch"]:
-        """Up to `parts` smaller batches with the same documents in the same order."""
-        return [Batch(*tensors) for tensors in zip(*(tensor.chunk(parts) for tensor in self), strict=True)]
+        """As many smaller batches with the same documents in the same order; some are empty where documents run out."""
+        return [Batch(*tensors) for tensors in zip(*(tensor.tensor_split(parts) for tensor in self), strict=True)]
 
     def __iter__(self) -> Iterator[Tensor]:
         return iter((self.input_ids, self.attention_mask, self.token_type_ids, self.labels))

@@ -2,7 +2,8 @@
 
 JSON Lines: `{"text": ..., "labels": [...]}` a line. CSV: columns `text` and `labels`, the latter a JSON list or names
 separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: a text a line, no labels. All but
-Parquet may be gzipped. A row that can't be read raises `CorpusError` with file and line; `BadRows("skip")` sets it aside.
+Parquet may be gzipped. A row that can't be read raises `CorpusError` with file and line; `BadRows("skip")` sets it
+aside.
 """
 
 import csv

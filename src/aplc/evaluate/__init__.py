@@ -1,6 +1,6 @@
 """How good the predictions are: metrics, their confidence intervals, results by label frequency and by cluster."""
 
-from aplc.evaluate.bands import Band, by_cluster, by_examples, by_frequency
+from aplc.evaluate.bands import Band, LabelScore, best_and_worst, by_cluster, by_examples, by_frequency
 from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
 from aplc.evaluate.metrics import PROPENSITIES, DocumentScores, LabelStats, Metrics, Reliability, propensity
 
@@ -10,9 +10,11 @@ __all__ = [
     "Difference",
     "DocumentScores",
     "Interval",
+    "LabelScore",
     "LabelStats",
     "Metrics",
     "Reliability",
+    "best_and_worst",
     "by_cluster",
     "by_examples",
     "by_frequency",

@@ -93,6 +93,54 @@ def by_examples(stats: LabelStats) -> list[Band]:
     return [band for band in bands if band.labels]
 
 
+@dataclass(frozen=True)
+class LabelScore:
+    """How one label fares."""
+
+    name: str
+    train: int
+    """Training documents with it."""
+    true: int
+    predicted: int
+    hits: int
+    precision: float
+    recall: float
+    f1: float
+
+
+def best_and_worst(
+    stats: LabelStats, names: Sequence[str], *, n: int = 15, least: int = 5
+) -> tuple[list[LabelScore], list[LabelScore]]:
+    """The `n` labels with the highest F1 and the `n` with the lowest, among those that `least` documents have.
+
+    Of labels with the same F1 the more surprising comes first: among the best the one with fewer training documents,
+    among the worst the one with more. A label is never in both lists. Where few labels are that frequent, one document
+    is enough.
+    """
+    true, train = stats.true[: len(names)], stats.train[: len(names)]
+    ids = np.flatnonzero(true >= least)
+    if len(ids) < 2 * n:
+        ids = np.flatnonzero(true > 0)
+    f1 = 2 * stats.hits[ids] / (true[ids] + stats.predicted[ids])
+    order = ids[np.lexsort((ids, -train[ids], f1))]  # the worst first
+    n = min(n, len(order) // 2)
+    return [_score(i, stats, names) for i in order[::-1][:n]], [_score(i, stats, names) for i in order[:n]]
+
+
+def _score(i: int, stats: LabelStats, names: Sequence[str]) -> LabelScore:
+    train, true, predicted, hits = (int(x[i]) for x in (stats.train, stats.true, stats.predicted, stats.hits))
+    return LabelScore(
+        name=names[i],
+        train=train,
+        true=true,
+        predicted=predicted,
+        hits=hits,
+        precision=hits / max(predicted, 1),
+        recall=hits / max(true, 1),
+        f1=2 * hits / max(true + predicted, 1),
+    )
+
+
 def _between(stats: LabelStats, low: int, high: int) -> Bools:
     inside = (stats.train >= low) & (stats.train <= high)
     # Ids of labels unseen in training may have gaps: those that occur nowhere are no labels.

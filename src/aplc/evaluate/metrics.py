@@ -51,6 +51,7 @@ class LabelStats:
     """What happened to each label over the documents seen, for lists cut at one k. Index: label id."""
 
     k: int
+    """Depth of the lists; 0 where they are cut at the threshold instead."""
     train: Ints
     """Documents of the training data with the label; 0 for labels unseen there."""
     true: Ints
@@ -232,10 +233,17 @@ class Metrics:
     def label_stats(self, k: int) -> LabelStats:
         """Counts by label at depth k (one of `ks`). Ids beyond `label_counts` follow, with a training count of 0."""
         i = self._index(k)
+        return self._stats(k, 3 + i, 3 + len(self.ks) + i)
+
+    def threshold_stats(self) -> LabelStats:
+        """Counts by label of the sets that F1 is about: predictions with at least the threshold's probability."""
+        return self._stats(0, 1, 2)
+
+    def _stats(self, k: int, predicted: int, hits: int) -> LabelStats:
         train = np.zeros(self._n_ids, dtype=np.int64)
         train[: self._train.size] = self._train
-        counts = self._labels[:, : self._n_ids].copy()
-        return LabelStats(k, train, true=counts[0], predicted=counts[3 + i], hits=counts[3 + len(self.ks) + i])
+        true, predicted_, hits_ = self._labels[[0, predicted, hits], : self._n_ids]
+        return LabelStats(k, train, true, predicted_, hits_)
 
     def reliability(self, k: int) -> Reliability:
         """The bins behind ECE@k (k one of `ks`)."""

@@ -14,7 +14,7 @@ R rows that visit a tail, C labels of a chunk.
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import torch
 from numpy.typing import ArrayLike
@@ -27,6 +27,18 @@ from aplc.nn.topk import RunningTopK, TopK, chunks, sigmoid_, tail_logits_of
 
 PADDING = -100
 """Fills rows of `labels` that have fewer labels than others; the value PyTorch's losses ignore."""
+
+
+class Targets(NamedTuple):
+    """What a batch of label lists asks for."""
+
+    label_N: Tensor
+    """Ids of the N (label, row) pairs, without repeats, sorted by label."""
+    row_N: Tensor
+    touched_BK: Tensor
+    """Which rows have a label in which tail: S_i without the head (Eq. 3)."""
+    row_weight_B: Tensor
+    """What a row's loss is multiplied by."""
 
 
 class Tail(nn.Module):
@@ -133,6 +145,11 @@ class LabelClusters(nn.Module):
             if not 0 <= dropout < 1:
                 raise ValueError(f"tail_dropout of tail {t} is {dropout}, but must be at least 0 and below 1")
 
+        self.options = {
+            **{"in_features": in_features, "cutoffs": cutoffs, "n_labels": n_labels, "div_value": div_value},
+            **{"objective": objective, "tail": tail, "bias": bias, "tail_dropout": tail_dropout},
+            **{"min_tail_width": min_tail_width, "chunk_size": chunk_size},
+        }
         self.in_features, self.n_labels, self.cutoffs = in_features, n_labels, cutoffs
         self.div_value, self.objective, self.tail, self.chunk_size = float(div_value), objective, tail, chunk_size
         self.bounds = [0, *cutoffs, n_labels]  # cluster i holds labels bounds[i] to bounds[i + 1]
@@ -193,35 +210,40 @@ class LabelClusters(nn.Module):
     def forward(self, hidden_BD: Tensor, labels_BP: Tensor) -> Tensor:
         """The loss, a scalar. `labels_BP`: label ids (B, P) in any order, padded with -100; repeats count once."""
         self._check_hidden(hidden_BD)
-        label_N, row_N = self._positives(labels_BP, hidden_BD.shape[0])
-        first = torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
-        touched_BK = self._touched(row_N, first, hidden_BD.shape[0])
-        row_weight_B = self._row_weights(touched_BK)
+        targets = self._targets(labels_BP, hidden_BD.shape[0])
+        loss, roots_BK = self._leaf_loss(hidden_BD, targets)
+        return loss + self._root_loss(roots_BK, targets)
 
+    def _leaf_loss(self, hidden_BD: Tensor, targets: "Targets") -> tuple[Tensor, Tensor]:
+        """Loss of all labels in the clusters that rows touch, and the roots' logits c_BK."""
+        label_N, row_N, touched_BK, row_weight_B = targets
+        first = self._edges(label_N)
         positives = label_N[: first[1]], row_N[: first[1]]
         loss, roots_BK = self._cluster_loss(self.head, hidden_BD, None, *positives, row_weight_B)
         for t, tail in enumerate(self._tails):
             begin, end = first[t + 1 : t + 3]
-            if begin == end:
-                continue
             rows_R = touched_BK[:, t].nonzero().squeeze(1)
+            if not len(rows_R):
+                continue
             place_B = touched_BK[:, t].cumsum(0) - 1  # where a row of the batch lies in rows_R
             positives = label_N[begin:end] - self.bounds[t + 1], place_B[row_N[begin:end]]
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
-            roots_R, row_weight_R = roots_BK[rows_R, t], row_weight_B[rows_R]
+            roots_R, row_weight_R = roots_BK[:, t].index_select(0, rows_R), row_weight_B[rows_R]
             loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_R)[0]
-        if self.objective == "released" and len(self.tails):
-            weight_BK = ~touched_BK * row_weight_B[:, None]
-            loss = loss + (softplus(roots_BK) * weight_BK).sum().to(loss.dtype)  # BCE(c_t, 0)
-        return loss
+        return loss, roots_BK
+
+    def _root_loss(self, roots_BK: Tensor, targets: "Targets") -> Tensor | float:
+        """The released code's term for the roots of tails that a row does not touch: BCE(c_t, 0)."""
+        if self.objective == "paper" or not len(self.tails):
+            return 0.0
+        weight_BK = ~targets.touched_BK * targets.row_weight_B[:, None]
+        return (softplus(roots_BK) * weight_BK).sum().to(roots_BK.dtype)
 
     def loss_weight(self, labels_BP: Tensor) -> float:
         """What a batch's loss counts for when the losses of several are averaged into that of all their rows."""
         if self.objective == "released":
             return float(len(labels_BP))
-        label_N, row_N = self._positives(labels_BP, len(labels_BP))
-        first = torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
-        return float(self._sizes(self._touched(row_N, first, len(labels_BP))).sum())
+        return float(self._sizes(self._targets(labels_BP, len(labels_BP)).touched_BK).sum())
 
     @torch.no_grad()
     def probabilities(self, hidden_BD: Tensor) -> Tensor:
@@ -266,6 +288,10 @@ class LabelClusters(nn.Module):
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
 
+    def own_rows(self, name: str) -> int:
+        """How many first rows of a parameter only this process holds: none, but see `ShardedLabelClusters`."""
+        return 0
+
     def extra_repr(self) -> str:
         return (
             f"in_features={self.in_features}, cutoffs={self.cutoffs}, n_labels={self.n_labels}, "
@@ -292,6 +318,15 @@ class LabelClusters(nn.Module):
             name=id(linear),
         )
         return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *rest)
+
+    def _targets(self, labels_BP: Tensor, n_rows: int) -> "Targets":
+        label_N, row_N = self._positives(labels_BP, n_rows)
+        touched_BK = self._touched(row_N, self._edges(label_N), n_rows)
+        return Targets(label_N, row_N, touched_BK, self._row_weights(touched_BK))
+
+    def _edges(self, label_N: Tensor) -> list[int]:
+        """Cluster i has the pairs edges[i]:edges[i + 1] of labels that are sorted."""
+        return torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
 
     def _positives(self, labels_BP: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
         """The (label, row) pairs of the batch without repeats, sorted by label."""

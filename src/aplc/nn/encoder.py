@@ -114,8 +114,8 @@ class Encoder(nn.Module):
             return self._encode(input_ids, attention_mask, token_type_ids)
         if self.long_text == "truncate" or input_ids.shape[1] > self.max_tokens:
             raise ValueError(
-                f"rows of {input_ids.shape[1]} tokens, but with data.long_text = {self.long_text!r} and data.max_length "
-                f"= {self.max_length} this encoder reads {self.max_tokens}: cut them when batches are made"
+                f"rows of {input_ids.shape[1]} tokens, but with data.long_text = {self.long_text!r} and data.max_length"
+                f" = {self.max_length} this encoder reads {self.max_tokens}: cut them when batches are made"
             )
         if self.long_text == "memory":
             return self._with_memory(input_ids, attention_mask, token_type_ids)

@@ -139,7 +139,7 @@ class ClusterLoss(torch.autograd.Function):
 
 def logits_of(rows_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Logits, labels x rows: the product in `dtype`, the result in the element-wise dtype."""
-    logits_CR = (weight_CD.to(dtype) @ rows_RD.to(dtype).t()).to(compute_dtype(rows_RD, weight_CD))
+    logits_CR = (rows_RD.to(dtype) @ weight_CD.to(dtype).t()).t().to(compute_dtype(rows_RD, weight_CD))
     return logits_CR if bias_C is None else logits_CR + bias_C[:, None]
 
 
@@ -149,7 +149,7 @@ def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]
     dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
     products = _Products(inputs, settings, dtype)
     terms = _HeadTerms() if inputs.roots is None else _TailTerms(inputs.roots.to(dtype))
-    work = torch.empty(3, min(chunk_size, n_leaves), n_rows, dtype=dtype, device=device)
+    work = _workspace(min(chunk_size, n_leaves), n_rows, dtype, device)
     loss_R = torch.zeros(n_rows, dtype=torch.float64, device=device)
     grad_bias_L = None if inputs.bias is None else torch.empty_like(inputs.bias)
 
@@ -180,6 +180,17 @@ def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]
         n_positive_R = torch.bincount(inputs.row, minlength=n_rows).to(dtype)
         grad_roots_R = terms.roots_gradient(n_positive_R) * products.row_weight_R
     return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight_LD, grad_bias_L)
+
+
+def _workspace(n_labels: int, n_rows: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Three buffers (C, R), laid out for BLAS.
+
+    MKL's `W @ h.T` is at 70-90 % of its peak for 16, 32, ... rows but at 30-60 % for other numbers of rows, where
+    writing rows x labels is up to twice as fast. The code sees labels x rows in both cases.
+    """
+    if n_rows % 16 == 0:
+        return torch.empty(3, n_labels, n_rows, dtype=dtype, device=device)
+    return torch.empty(3, n_rows, n_labels, dtype=dtype, device=device).transpose(1, 2)
 
 
 class _HeadTerms:

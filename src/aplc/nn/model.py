@@ -39,7 +39,13 @@ class TaggingModel(nn.Module):
         pooled_BE = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
         return self.dropout(self.hidden(pooled_BE).tanh())
 
-    def forward(self, batch: Batch) -> Tensor:
+    def forward(self, batch: Batch, filler: Batch | None = None) -> Tensor:
+        """The loss. Of several processes, one with no documents left passes a `filler` that counts nothing.
+
+        Its forward pass keeps the sharded encoder's ranks in step.
+        """
+        if filler is not None and len(batch) == 0:
+            return self.clusters(self.represent(filler)[:0], batch.labels)
         return self.clusters(self.represent(batch), batch.labels)
 
     def topk(self, batch: Batch, k: int) -> tuple[Tensor, Tensor]:

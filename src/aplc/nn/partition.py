@@ -166,7 +166,7 @@ class Partition:
         assert smallest is not None
         if (max_parameters, max_seconds, max_bytes) != (None, None, None):
             raise ValueError(
-                f"{limits} is out of reach for {len(counts)} labels at in_features {in_features}, max_tails {max_tails}: "
+                f"{limits} is out of reach for {len(counts)} labels, in_features {in_features}, max_tails {max_tails}: "
                 f"the smallest layer has {smallest.parameters(in_features):,} parameters; raise the budget, max_tails "
                 "or div_values"
             )
@@ -239,6 +239,8 @@ class Partition:
         counts = _falling_counts(label_counts)
         if len(counts) != self.n_labels:
             raise ValueError(f"label_counts has {len(counts)} entries, but n_labels is {self.n_labels}")
+        check_at_least("n_documents", n_documents, 1)
+        check_at_least("batch_size", batch_size, 1)
         return _Histogram(counts, n_documents, batch_size).reach(self)
 
     def reach_from_documents(self, indptr: ArrayLike, ids: ArrayLike, batch_size: int) -> NDArray[np.float64]:

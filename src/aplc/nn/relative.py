@@ -56,6 +56,7 @@ def relative_attention(
     fast = (
         not torch.compiler.is_compiling()
         and qw_BQHE.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
         and qw_BQHE.dtype == torch.float32
         and qw_BQHE.shape[1] >= SHORT
     )
@@ -71,8 +72,8 @@ def relative_shift(scores: Tensor, keys: int) -> Tensor:
     rows that are one shorter moves every row one step further to the right than the row above it.
     """
     *batch, queries, width = scores.shape
-    scores = scores.reshape(*batch, width, queries)[..., 1:, :]
-    return scores.reshape(*batch, queries, width - 1)[..., :keys]
+    flat = scores.reshape(*batch, queries * width)[..., queries:]
+    return flat.view(*batch, queries, width - 1)[..., :keys]
 
 
 def _sdpa(

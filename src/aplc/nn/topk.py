@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from aplc.nn.fused import logits_of, product_dtype
+from aplc.nn.fused import compute_dtype, product_dtype
 
 ROW_TILE = 24
 """Rows of a product with a tail's weights are padded to a multiple of this. A row must have the same bits whether it is
@@ -40,18 +40,21 @@ class TopK(_Pair):
 
 
 def sigmoid_(logits: Tensor) -> Tensor:
-    """In place. `torch.sigmoid` rounds by an element's place (vector loop or its scalar remainder); `torch.exp` doesn't."""
+    """In place. `torch.sigmoid` rounds by an element's place (in a vector or in the remainder), `torch.exp` doesn't."""
     return logits.neg_().exp_().add_(1).reciprocal_()
 
 
 def tail_logits_of(rows_SD: Tensor, weight_CD: Tensor, bias_C: Tensor | None) -> Tensor:
     """Logits, labels x rows, with bits that do not depend on which other rows are there."""
-    n_rows, n_labels, dtype = rows_SD.shape[0], weight_CD.shape[0], product_dtype(rows_SD, weight_CD)
-    rows_RD = F.pad(rows_SD, (0, 0, 0, -n_rows % ROW_TILE))
+    n_rows, n_labels = rows_SD.shape[0], weight_CD.shape[0]
+    dtype, compute = product_dtype(rows_SD, weight_CD), compute_dtype(rows_SD, weight_CD)
+    rows_RD, weight_CD = F.pad(rows_SD, (0, 0, 0, -n_rows % ROW_TILE)).to(dtype), weight_CD.to(dtype)
     if n_labels >= SMALL_CHUNK:
-        return logits_of(rows_RD, weight_CD, bias_C, dtype)[:, :n_rows]
-    tiles = [logits_of(tile_RD, weight_CD, bias_C, dtype) for tile_RD in rows_RD.split(ROW_TILE)]
-    return torch.cat(tiles, dim=1)[:, :n_rows]
+        logits_CR = weight_CD @ rows_RD.t()
+    else:
+        logits_CR = torch.cat([weight_CD @ tile_RD.t() for tile_RD in rows_RD.split(ROW_TILE)], dim=1)
+    logits_CS = logits_CR[:, :n_rows].to(compute)
+    return logits_CS if bias_C is None else logits_CS + bias_C[:, None]
 
 
 def chunks(n_labels: int, chunk_size: int) -> Iterator[slice]:
@@ -79,7 +82,7 @@ class RunningTopK:
         if not len(better_N):
             return
         rows_N = better_N if rows_S is None else rows_S[better_N]
-        probs_NC = probs_CS[:, better_N].t().contiguous() if len(better_N) < len(best_S) else probs_CS.t().contiguous()
+        probs_NC = probs_CS.t()[better_N] if len(better_N) < len(best_S) else probs_CS.t().contiguous()
         probs_Nk, ids_Nk = top_of(probs_NC, self.k)
         # Old ones first: of equal probabilities a stable sort keeps the lower id.
         probs_Nk = torch.cat([self.probs_Bk[rows_N], probs_Nk], dim=1)

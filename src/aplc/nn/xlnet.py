@@ -369,7 +369,7 @@ class XLNet(nn.Module):
         return torch.cat([angle.sin(), angle.cos()], -1)
 
     def remember(self, hidden_BTD: Tensor, memory_BMD: Tensor | None) -> Tensor:
-        """Memory after a segment: the newest `mem_len` tokens of what was there and what came. Masks (B, T) work, too."""
+        """Memory after a segment: the newest `mem_len` tokens of what was there and what came; also of masks (B, T)."""
         if self.config.reuse_len:
             hidden_BTD = hidden_BTD[:, : self.config.reuse_len]
         joined = hidden_BTD if memory_BMD is None else torch.cat([memory_BMD, hidden_BTD], 1)

@@ -16,10 +16,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
+from aplc.distributed import world
 from aplc.errors import RunError
+from aplc.nn.model import TaggingModel
+from aplc.sharding import gather_state, gather_whole, load_state
+from aplc.train.optim import Optimizers
 
 FOLDER = "checkpoints"
 KEPT = 2
@@ -43,13 +46,14 @@ class Progress:
     """Time spent training, over all sessions."""
 
 
-def save_checkpoint(run: Path, progress: Progress, model: nn.Module, optimizer: Optimizer) -> None:
+def save_checkpoint(run: Path, progress: Progress, model: TaggingModel, optimizers: Optimizers) -> None:
     """Write the checkpoint of this step; remove what is older than the one before it."""
-    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    tensors |= _optimizer_tensors(model, optimizer)
-    tensors["random.cpu"] = torch.get_rng_state()
-    if torch.cuda.is_available():
-        tensors["random.cuda"] = torch.cuda.get_rng_state()
+    tensors = {f"random.{i}": state for i, state in enumerate(world().gather(_random_state()))}
+    tensors |= {f"model.{name}": tensor for name, tensor in gather_state(model).items()}
+    for name, kind, tensor in optimizers.state(model):
+        tensors[f"optimizer.{name}.{kind}"] = gather_whole(model, name, tensor)
+    if not world().is_main:
+        return
     folder = run / FOLDER / f"step-{progress.step:08d}"
     aside = run / FOLDER / f".{folder.name}.tmp"
     try:
@@ -91,28 +95,31 @@ def newest_good(run: Path, say: Any) -> tuple[Path, Progress] | None:
     return None
 
 
-def load_checkpoint(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+def load_checkpoint(folder: Path, model: TaggingModel, optimizers: Optimizers) -> None:
     """Put weights, optimizer and random states back."""
     tensors = load_file(folder / "state.safetensors")
-    model.load_state_dict({n.removeprefix("model."): t for n, t in tensors.items() if n.startswith("model.")})
-    for name, parameter in model.named_parameters():
-        prefix = f"optimizer.{name}."
-        state = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        if state:
-            optimizer.state[parameter] = {
-                key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
-            }
-    torch.set_rng_state(tensors["random.cpu"])
-    if "random.cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random.cuda"])
+
+    def named(prefix: str) -> dict[str, Tensor]:
+        return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+    load_state(model, named("model."))
+    optimizers.load_state(model, named("optimizer."))
+    state = named("random.").get(str(world().rank))
+    if state is not None:  # else more processes than before: each goes on with what it was seeded with
+        _set_random_state(state)
 
 
-def _optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    return {
-        f"optimizer.{name}.{key}": value
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
+def _random_state() -> Tensor:
+    """This process' random state: the CPU's, and its GPU's behind it."""
+    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
+    return torch.cat(states)
+
+
+def _set_random_state(state: Tensor) -> None:
+    size = len(torch.get_rng_state())
+    torch.set_rng_state(state[:size].clone())
+    if len(state) > size and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state[size:].clone())
 
 
 def _sha256(path: Path) -> str:

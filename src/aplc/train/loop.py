@@ -17,18 +17,18 @@ from types import FrameType
 
 import numpy as np
 import torch
-from torch.nn.utils import clip_grad_norm_
-from torch.optim import AdamW
 
 from aplc.console import Screen
 from aplc.data.batches import Batch, Batches
 from aplc.data.tokens import TokenCache
+from aplc.distributed import world
 from aplc.errors import RunError
 from aplc.evaluate.metrics import Metrics
 from aplc.folder import WEIGHTS, ModelFolder
 from aplc.predict import predict_rows
+from aplc.sharding import clip_gradients, sum_gradients
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good, save_checkpoint
-from aplc.train.optim import set_rates, slanted_triangular
+from aplc.train.optim import Optimizers, slanted_triangular
 from aplc.train.tracking import Tracker
 
 SCORE = "nDCG@5"
@@ -41,17 +41,13 @@ class Run:
     """A run in progress."""
 
     folder: ModelFolder
-    optimizer: AdamW
+    optimizers: Optimizers
     batches: Batches
     valid: TokenCache
     valid_rows: np.ndarray
     progress: Progress
     out: Path
     screen: Screen
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.folder.model.parameters()).device
 
     @property
     def finished(self) -> bool:
@@ -75,8 +71,7 @@ def fit(run: Run) -> None:
             began = time.monotonic()
             for batch in run.batches.epoch(progress.epoch, start=progress.batch):
                 rate = slanted_triangular(progress.step, warmup=config.warmup_steps, total=total)
-                set_rates(run.optimizer, rate)
-                loss = _step(run, batch)
+                loss = _step(run, batch, rate)
                 progress.step += 1
                 progress.batch += 1
                 progress.loss_sum += loss
@@ -85,31 +80,40 @@ def fit(run: Run) -> None:
                 advance(len(batch), note=f"epoch {progress.epoch + 1}/{config.epochs}, loss {_mean_loss(progress):.5f}")
                 if progress.step % LOG_EVERY == 0:
                     tracker.log(progress.step, epoch=progress.epoch, loss=loss, rate=rate, seconds=progress.seconds)
-                if interrupted.is_set() or (progress.step % config.checkpoint_steps == 0):
-                    save_checkpoint(run.out, progress, model, run.optimizer)
-                if interrupted.is_set():
+                (stop,) = world().any(interrupted.is_set())
+                if stop or progress.step % config.checkpoint_steps == 0:
+                    save_checkpoint(run.out, progress, model, run.optimizers)
+                if stop:
                     run.screen.say(f"stopped at step {progress.step:,}; go on with the same command and --resume")
                     raise KeyboardInterrupt
             _end_epoch(run, tracker)
-            save_checkpoint(run.out, progress, model, run.optimizer)
+            save_checkpoint(run.out, progress, model, run.optimizers)
 
 
-def _step(run: Run, batch: Batch) -> float:
-    """One optimizer step; the batch is worked off in `train.accumulate` parts."""
-    config, model = run.folder.config.train, run.folder.model
-    run.optimizer.zero_grad()
-    loss = torch.zeros((), device=run.device)
-    whole = model.clusters.loss_weight(batch.labels)
-    for part in batch.split(config.accumulate):
-        share = model.clusters.loss_weight(part.labels) / whole
-        with autocast(run.device):
-            part_loss = model(part.to(run.device))
+def _step(run: Run, batch: Batch, rate: float) -> float:
+    """One optimizer step; the batch is shared out among the processes, each share worked off in parts."""
+    config, model, device = run.folder.config.train, run.folder.model, world().device
+    run.optimizers.zero_grad()
+    loss = torch.zeros((), device=device)
+    weigh = model.clusters.loss_weight
+    whole = weigh(batch.labels)
+    filler = batch.split(len(batch))[0].to(device)
+    parts = batch.split(world().size * min(config.accumulate, len(batch)))
+    for turn in (parts[i : i + world().size] for i in range(0, len(parts), world().size)):
+        part = turn[world().rank]
+        # Sharded clusters see the rows of all ranks at once, and give the loss of all.
+        share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
+        with autocast(device):
+            part_loss = model(part.to(device), filler)
         (part_loss * share if share != 1 else part_loss).backward()
         loss += part_loss.detach() * share
-    norm = clip_grad_norm_(model.parameters(), config.clip_norm)
-    if not math.isfinite(float(loss)) or not math.isfinite(float(norm)):
+    sum_gradients(model)
+    if not config.shard_labels:
+        world().sum(loss)
+    norm = clip_gradients(model, config.clip_norm)
+    if not math.isfinite(float(loss)) or not math.isfinite(norm):
         _give_up(run, float(loss))
-    run.optimizer.step()
+    run.optimizers.step(rate)
     return float(loss)
 
 
@@ -136,7 +140,7 @@ def _end_epoch(run: Run, tracker: Tracker) -> None:
 def validate(run: Run) -> dict[str, float]:
     """Metrics on the held-out rows."""
     tokens, labels = zip(*map(run.valid.row, run.valid_rows), strict=True)
-    with autocast(run.device):
+    with autocast(world().device):
         ids, probs = predict_rows(run.folder.model, run.folder.collator, tokens, k=5)
     metrics = Metrics(run.folder.labels.counts, n_documents=run.folder.n_documents)
     metrics.update(ids, probs, np.cumsum([0, *map(len, labels)]), np.concatenate(labels))
@@ -158,7 +162,7 @@ def _give_up(run: Run, loss: float) -> None:
     if not (run.out / WEIGHTS).is_file():
         good = newest_good(run.out, run.screen.say)
         if good:
-            load_checkpoint(good[0], run.folder.model, run.optimizer)
+            load_checkpoint(good[0], run.folder.model, run.optimizers)
             run.folder.save_weights(run.out)
         kept = f"the model of {good[0].name} is in {run.out}" if good else "no model was complete before that"
     raise RunError(

@@ -1,11 +1,15 @@
 """The paper's optimizer: AdamW with a learning rate for each of the three modules (Section 4.1), slanted triangular
-schedule (Equation 15)."""
+schedule (Equation 15). The clusters may be left to plain SGD, which keeps no moments of their many weights."""
 
-from torch import nn
-from torch.optim import AdamW
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
 
 from aplc.config import TrainConfig
 from aplc.nn.model import TaggingModel
+from aplc.sharding import cut_whole
 
 
 def slanted_triangular(step: int, *, warmup: int, total: int) -> float:
@@ -15,21 +19,49 @@ def slanted_triangular(step: int, *, warmup: int, total: int) -> float:
     return max(0.0, (total - step) / max(1, total - warmup))
 
 
-def build_optimizer(model: TaggingModel, config: TrainConfig) -> AdamW:
-    """Three groups: encoder (eta_x), hidden layer (eta_h), clusters (eta_a). `initial_lr` keeps each one's eta_0."""
-    modules: list[tuple[nn.Module, float]] = [
-        (model.encoder, config.lr_encoder),
-        (model.hidden, config.lr_hidden),
-        (model.clusters, config.lr_clusters),
-    ]
-    groups = [
-        {"params": [p for p in module.parameters() if p.requires_grad], "lr": lr, "initial_lr": lr}
-        for module, lr in modules
-    ]
-    # foreach and fused update tensors in another order of rounding; one choice keeps runs reproducible.
-    return AdamW(groups, weight_decay=config.weight_decay, eps=config.adam_epsilon, foreach=False, fused=True)
+class Optimizers:
+    """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a)."""
+
+    def __init__(self, model: TaggingModel, config: TrainConfig) -> None:
+        encoder, hidden = _group(model.encoder, config.lr_encoder), _group(model.hidden, config.lr_hidden)
+        clusters = _group(model.clusters, config.lr_clusters)
+        sgd = config.clusters_optimizer == "sgd"
+        # foreach and fused round differently; one choice keeps runs reproducible.
+        adamw: Any = {"weight_decay": config.weight_decay, "eps": config.adam_epsilon, "fused": True}
+        self.all: list[Optimizer] = [AdamW([encoder, hidden] if sgd else [encoder, hidden, clusters], **adamw)]
+        if sgd:
+            self.all.append(SGD([clusters], weight_decay=config.weight_decay, fused=True))
+
+    def zero_grad(self) -> None:
+        for optimizer in self.all:
+            optimizer.zero_grad()
+
+    def step(self, factor: float) -> None:
+        """One step at `factor` times each group's original rate."""
+        for optimizer in self.all:
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+            optimizer.step()
+
+    def state(self, model: TaggingModel) -> Iterator[tuple[str, str, Tensor]]:
+        """What the optimizers remember: (parameter, kind, tensor), e.g. ("hidden.weight", "exp_avg", ...)."""
+        for name, parameter in model.named_parameters():
+            for optimizer in self.all:
+                for kind, value in optimizer.state.get(parameter, {}).items():
+                    if value is not None:  # SGD's momentum, which we don't use
+                        yield name, kind, value
+
+    def load_state(self, model: TaggingModel, tensors: dict[str, Tensor]) -> None:
+        """Put back what `state` gave, from whole tensors under `parameter.kind`."""
+        owners = {p: o for o in self.all for group in o.param_groups for p in group["params"]}
+        parameters = dict(model.named_parameters())
+        for key, value in tensors.items():
+            name, _, kind = key.rpartition(".")
+            parameter = parameters[name]
+            state = owners[parameter].state.setdefault(parameter, {})
+            own = cut_whole(model, name, value, parameter) if value.ndim else value
+            state[kind] = own.to(parameter.device)  # fused AdamW keeps its count of steps there, too
 
 
-def set_rates(optimizer: AdamW, factor: float) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = group["initial_lr"] * factor
+def _group(module: nn.Module, rate: float) -> dict[str, Any]:
+    return {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "initial_lr": rate}

@@ -15,15 +15,17 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
 from aplc.data.labels import LabelSet
+from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.files import write_json
-from aplc.folder import CONFIG, ModelFolder, pick_device
+from aplc.folder import CONFIG, ModelFolder
 from aplc.nn.encoder import build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition
+from aplc.sharding import shard_model
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.loop import Run, fit, uses_bfloat16
-from aplc.train.optim import build_optimizer
+from aplc.train.optim import Optimizers
 from aplc.train.prepare import Prepared, Source, prepare
 
 RUN = "run.json"
@@ -34,10 +36,12 @@ def train(
 ) -> ModelFolder:
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
+    resume = resume or restarts() > 0
     started = (out / RUN).is_file()
     if (started or (out / CONFIG).is_file()) and not resume:
         raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
-    prepared = prepare(source, config, screen)
+    with world().main_first():
+        prepared = prepare(source, config, screen)
     identity = {
         "config": config.to_dict(),
         "corpus": source.key,
@@ -48,13 +52,14 @@ def train(
 
     torch.manual_seed(config.train.seed)
     folder = _build(prepared, config, screen)
-    device = pick_device()
-    folder.model.to(device)
-    optimizer = build_optimizer(folder.model, config.train)
+    torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
+    folder.model.to(world().device)
+    shard_model(folder.model, config)
+    optimizers = Optimizers(folder.model, config.train)
     progress = Progress()
     if started and (found := newest_good(out, screen.say)):
         path, progress = found
-        load_checkpoint(path, folder.model, optimizer)
+        load_checkpoint(path, folder.model, optimizers)
         screen.say(f"resuming from {path.name}: epoch {progress.epoch + 1}, batch {progress.batch + 1}")
     elif resume:
         screen.say("no checkpoint to resume from: starting from the beginning")
@@ -62,7 +67,7 @@ def train(
     folder.save_frame(out)
 
     batches = Batches(prepared.train, prepared.train_rows, folder.collator, config.train.batch_size, config.train.seed)
-    run = Run(folder, optimizer, batches, prepared.valid, prepared.valid_rows, progress, out, screen)
+    run = Run(folder, optimizers, batches, prepared.valid, prepared.valid_rows, progress, out, screen)
     if run.finished:
         screen.say(f"this run is finished ({progress.step:,} steps); its best model is in {out}")
     else:
@@ -112,10 +117,13 @@ def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Part
 
 def _describe(run: Run) -> str:
     n_parameters = sum(p.numel() for p in run.folder.model.parameters())
-    on_gpu = run.device.type == "cuda"
-    where = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
-    dtype = "bfloat16 where it is safe" if uses_bfloat16(run.device) else "float32"
-    return f"training: {n_parameters:,} parameters on {where} in {dtype}, {len(run.batches):,} steps an epoch"
+    device, size = world().device, world().size
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    dtype = "bfloat16 where it is safe" if uses_bfloat16(device) else "float32"
+    processes = f"{size} processes with " if size > 1 else ""
+    return (
+        f"training: {n_parameters:,} parameters on {processes}{where} in {dtype}, {len(run.batches):,} steps an epoch"
+    )
 
 
 def _refuse_changes(out: Path, identity: dict[str, Any]) -> None:

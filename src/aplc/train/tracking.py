@@ -4,22 +4,23 @@ On resume, lines of steps that will be trained again are dropped, so that the fi
 """
 
 import json
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aplc.files import atomic_write
+from aplc.files import atomic_write, is_main_process
 
 FILE = "metrics.jsonl"
 
 
 class Tracker:
     def __init__(self, run: Path, resumed_step: int) -> None:
-        self.path = run / FILE
-        lines = self.path.read_bytes().splitlines(keepends=True) if self.path.is_file() else []
-        with atomic_write(self.path) as out:
+        path = run / FILE
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+        with atomic_write(path) as out:
             out.writelines(line for line in lines if _step(line) <= resumed_step)
-        self.stream = self.path.open("a", encoding="utf-8")
+        self.stream = (path if is_main_process() else Path(os.devnull)).open("a", encoding="utf-8")
 
     def log(self, step: int, **values: Any) -> None:
         self.stream.write(json.dumps({"step": step, **values}) + "\n")

@@ -1,0 +1,308 @@
+"""Training with aplc against the same model trained through `transformers`: documents a second and peak memory.
+
+    python bench/training.py                            # everything, about five minutes on two quiet cores
+    python bench/training.py --labels 1000 100000       # other label counts
+    python bench/training.py --svg docs/training-scale.svg
+
+The model is an XLNet of 4 layers x 256 with random weights, a hidden layer and an output layer. `aplc` trains it as
+`aplc train` does: batches of like length, label clusters (4 of equal size, q = 2), AdamW, clipping. `transformers` is
+what one would write: `XLNetModel`, a flat `nn.Linear` to all labels, `BCEWithLogitsLoss` on multi-hot targets, every
+text padded to the limit, AdamW, clipping. Texts are those of PubMed-MeSH with their real lengths.
+
+The first table has its real labels too, and both take turns step by step in one process. The second has Zipf labels,
+1,000 to 1,000,000 of them; each run is a process of its own, so that its peak memory can be read off, and the two
+kinds take turns. Before a run starts its need is estimated; what would not fit is left out and said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.batches import Batches, Collator, prefetch
+from aplc.data.corpus import Corpus
+from aplc.data.samples import write_pubmed_mesh
+from aplc.data.tokenizer import Template
+from aplc.data.tokens import TokenCache
+from aplc.files import cache_root
+from aplc.folder import ModelFolder
+from aplc.nn.encoder import build_encoder
+from aplc.nn.model import TaggingModel
+from aplc.nn.partition import Partition
+from aplc.train.checkpoint import Progress
+from aplc.train.loop import Run
+from aplc.train.loop import _step as train_step
+from aplc.train.optim import Optimizers
+from aplc.train.prepare import Source, prepare
+from aplc.train.probe import WARMUP, memory_at_hand, spread_batches
+
+SETTINGS = [
+    *("model.encoder=new", "model.layers=4", "model.width=256", "model.heads=4", "model.inner_width=1024"),
+    *("model.hidden_width=256", "data.max_length=128", "data.vocab_size=8000", "train.batch_size=32"),
+]
+CONFIG = Config().with_settings(SETTINGS)
+BATCH, LENGTH, WIDTH = CONFIG.train.batch_size, CONFIG.data.max_length, CONFIG.model.hidden_width
+LABELS = (1_000, 10_000, 100_000, 1_000_000)
+LABELS_EACH = 5
+DOCUMENTS = 1_600  # a pool of 50 batches, sorted by length together
+KINDS = ("aplc", "transformers")
+Step = Callable[[], int]
+
+
+def write_sample(corpus: Path | None, out: Path) -> dict[str, Any]:
+    """Tokens and labels of some documents, for all runs alike."""
+    if corpus is None:
+        corpus = cache_root() / "bench" / "pubmed-mesh"
+        if not (corpus / "train.jsonl").is_file():
+            write_pubmed_mesh(corpus)
+    prepared = prepare(Source.from_corpus(Corpus.open(corpus)), CONFIG, Screen(quiet=True))
+    chosen = np.random.default_rng(0).permutation(len(prepared.train))[:DOCUMENTS]
+    tokens, labels = zip(*map(prepared.train.row, chosen), strict=True)
+    np.savez(
+        out,
+        tokens=np.concatenate(tokens),
+        offsets=np.cumsum([0, *map(len, tokens)]),
+        label_ids=np.concatenate(labels),
+        label_offsets=np.cumsum([0, *map(len, labels)]),
+    )
+    template = prepared.tokenizer.template
+    lengths = np.minimum([len(row) + template.size for row in tokens], LENGTH)
+    return {
+        "template": [template.prefix, template.suffix, template.prefix_types, template.suffix_types, template.pad],
+        "vocab_size": prepared.tokenizer.vocab_size,
+        "n_labels": len(prepared.labels),
+        "mean_length": float(lengths.mean()),
+    }
+
+
+def load_sample(path: Path, about: dict[str, Any], n_labels: int) -> tuple[TokenCache, Collator]:
+    """The sample; with Zipf labels unless `n_labels` is the corpus' own."""
+    arrays = dict(np.load(path))
+    if n_labels != about["n_labels"]:
+        rng = np.random.default_rng(1)
+        size = (len(arrays["offsets"]) - 1) * LABELS_EACH
+        arrays["label_ids"] = (np.exp(rng.random(size) * np.log(n_labels)) - 1).astype(np.int32)
+        arrays["label_offsets"] = np.arange(0, size + 1, LABELS_EACH)
+    *parts, pad = about["template"]
+    template = Template(*map(tuple, parts), pad=pad)
+    return TokenCache(**arrays), Collator(template, LENGTH)
+
+
+def aplc_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: int, steps: int) -> Step:
+    partition = Partition.from_proportions(n_labels, (0.25,) * 4)
+    encoder = build_encoder(CONFIG.model, vocab_size=vocab_size, max_length=LENGTH)
+    model = TaggingModel(encoder, CONFIG, n_labels=n_labels, cutoffs=partition.cutoffs).train()
+    nothing: Any = None
+    folder = ModelFolder(CONFIG, model, nothing, nothing, len(cache))
+    batches = Batches(cache, np.arange(len(cache)), collate, BATCH, 0)
+    optimizers = Optimizers(model, CONFIG.train)
+    run = Run(folder, optimizers, batches, cache, np.arange(0), Progress(), Path("unused"), Screen(quiet=True))
+    spread = spread_batches(batches, steps)
+    stream = prefetch(batches.batch, chain(spread[:WARMUP], spread))
+
+    def step() -> int:
+        batch = next(stream)
+        train_step(run, batch, 1.0)
+        return len(batch)
+
+    return step
+
+
+def transformers_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: int, steps: int) -> Step:
+    import transformers
+
+    sizes = CONFIG.model
+    body = transformers.XLNetModel(
+        transformers.XLNetConfig(
+            vocab_size=vocab_size,
+            d_model=sizes.width,
+            n_layer=sizes.layers,
+            n_head=sizes.heads,
+            d_inner=sizes.inner_width,
+            dropout=sizes.dropout,
+        )
+    )
+    hidden, output = nn.Linear(sizes.width, WIDTH), nn.Linear(WIDTH, n_labels)
+    model = nn.ModuleList([body, hidden, output]).train()
+    rates = zip((body, hidden, output), (CONFIG.train.lr_encoder, CONFIG.train.lr_hidden, CONFIG.train.lr_clusters))  # noqa: B905
+    optimizer = torch.optim.AdamW([{"params": m.parameters(), "lr": lr} for m, lr in rates], weight_decay=0.0)
+    criterion = nn.BCEWithLogitsLoss()
+    shuffled = _shuffled(len(cache))
+
+    def step() -> int:
+        rows = [next(shuffled) for _ in range(BATCH)]
+        batch = collate(*zip(*map(cache.row, rows), strict=True))
+        missing = LENGTH - batch.input_ids.shape[1]
+        ids = nn.functional.pad(batch.input_ids, (missing, 0), value=collate.template.pad)
+        mask, types = (nn.functional.pad(x, (missing, 0)) for x in (batch.attention_mask, batch.token_type_ids))
+        targets = torch.zeros(BATCH, n_labels + 1)
+        targets.scatter_(1, batch.labels.where(batch.labels >= 0, n_labels), 1.0)  # padding goes to an extra column
+        states = body(ids, attention_mask=mask, token_type_ids=types, use_mems=False).last_hidden_state[:, -1]
+        logits = output(nn.functional.dropout(hidden(states).tanh(), sizes.hidden_dropout))
+        optimizer.zero_grad()
+        criterion(logits, targets[:, :-1]).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CONFIG.train.clip_norm)
+        optimizer.step()
+        return BATCH
+
+    return step
+
+
+def _shuffled(n: int) -> Iterator[int]:
+    rng = np.random.default_rng(0)
+    return chain.from_iterable(rng.permutation(n).tolist() for _ in repeat(None))
+
+
+def build(kind: str, sample: Path, about: dict[str, Any], n_labels: int, steps: int) -> Step:
+    torch.manual_seed(0)
+    cache, collate = load_sample(sample, about, n_labels)
+    make = aplc_step if kind == "aplc" else transformers_step
+    return make(cache, collate, n_labels, about["vocab_size"], steps)
+
+
+def timed(step: Step) -> tuple[int, float]:
+    began = time.perf_counter()
+    n = step()
+    return n, time.perf_counter() - began
+
+
+def taking_turns(sample: Path, about: dict[str, Any], steps: int) -> dict[str, float]:
+    """Documents a second of both, step by step in one process. Means: aplc's batches differ in length by design."""
+    runs = {kind: build(kind, sample, about, about["n_labels"], steps) for kind in KINDS}
+    done = {kind: [0, 0.0] for kind in KINDS}
+    for i in range(steps + WARMUP):
+        for kind, step in runs.items():
+            n, seconds = timed(step)
+            if i >= WARMUP:
+                done[kind][0] += n
+                done[kind][1] += seconds
+    return {kind: n / seconds for kind, (n, seconds) in done.items()}
+
+
+def child(kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int) -> dict[str, float]:
+    """A run of its own: documents a second and the process' peak memory."""
+    step = build(kind, sample, about, n_labels, steps)
+    runs = [timed(step) for _ in range(steps + WARMUP)][WARMUP:]
+    rate = sum(n for n, _ in runs) / sum(seconds for _, seconds in runs)
+    per_step = statistics.median(seconds for _, seconds in runs)
+    return {"documents_per_second": rate, "step_seconds": per_step, "peak_bytes": peak_bytes()}
+
+
+def peak_bytes() -> int:
+    """This process' peak. `getrusage` would include the parent's memory at the moment of the fork."""
+    status = Path("/proc/self/status")
+    if status.is_file():
+        return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def need(kind: str, n_labels: int) -> float:
+    """Bytes a run will take, roughly: weights, gradients, moments; a flat layer's logits, targets and their like."""
+    if kind == "transformers":
+        return 1.5e9 + 16 * WIDTH * n_labels + 6 * 4 * BATCH * n_labels
+    return 1.5e9 + 16 * Partition.from_proportions(n_labels, (0.25,) * 4).parameters(WIDTH)
+
+
+def in_child(kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int) -> dict[str, float] | None:
+    room = 0.9 * memory_at_hand()[0]
+    if need(kind, n_labels) > room:
+        print(
+            f"  {kind} with {n_labels:,} labels left out: needs {need(kind, n_labels) / 1e9:.1f} GB of {room / 1e9:.1f}"
+        )
+        return None
+    task = json.dumps({"kind": kind, "n_labels": n_labels, "sample": str(sample), "about": about, "steps": steps})
+    done = subprocess.run([sys.executable, __file__, "--child", task], capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"  {kind} with {n_labels:,} labels failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
+        return None
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(results: dict[int, dict[str, dict[str, float] | None]]) -> None:
+    print(f"{'labels':>10}{'documents a second':>36}{'peak memory, GB':>36}")
+    print(f"{'':>10}" + f"{'aplc':>12}{'transformers':>14}{'ratio':>10}" * 2)
+    for n_labels, kinds in results.items():
+        ours, theirs = (kinds[kind] for kind in KINDS)
+        cells = ""
+        for key, scale, fmt in (("documents_per_second", 1.0, ",.1f"), ("peak_bytes", 1e-9, ",.2f")):
+            a, b = (None if x is None else x[key] * scale for x in (ours, theirs))
+            cells += f"{'-' if a is None else format(a, fmt):>12}{'-' if b is None else format(b, fmt):>14}"
+            cells += f"{'-' if a is None or b is None else format(a / b, '.2f'):>10}"
+        print(f"{n_labels:>10,}{cells}")
+
+
+def draw(results: dict[int, dict[str, dict[str, float] | None]], path: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), constrained_layout=True)
+    panels = (("documents_per_second", 1.0, "documents a second"), ("peak_bytes", 1e-9, "peak memory, GB"))
+    for axis, (key, scale, title) in zip(axes, panels, strict=True):
+        for kind, marker in zip(KINDS, "os", strict=True):
+            points = [(n, found[key] * scale) for n, kinds in results.items() if (found := kinds[kind])]
+            if points:
+                axis.plot(*zip(*points, strict=True), marker=marker, label=kind)
+        axis.set(xscale="log", yscale="log", xlabel="labels", title=title)
+        axis.grid(alpha=0.3, which="both")
+        axis.legend(frameon=False)
+    figure.savefig(path)
+    print(f"picture: {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, help="PubMed-MeSH as `aplc data` writes it; fetched if not given")
+    parser.add_argument("--labels", type=int, nargs="*", default=list(LABELS))
+    parser.add_argument("--steps", type=int, default=12, help="of each in the first table; half of it in the second")
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(child(**json.loads(args.child) | {"sample": Path(json.loads(args.child)["sample"])})))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sample = Path(folder) / "sample.npz"
+        about = write_sample(args.corpus, sample)
+        print(
+            f"PubMed-MeSH, {about['n_labels']:,} labels, batch {BATCH}, texts of {about['mean_length']:.0f} tokens on "
+            f"average up to {LENGTH}, {torch.get_num_threads()} threads"
+        )
+        rates = taking_turns(sample, about, args.steps)
+        print(
+            f"  taking turns: {', '.join(f'{kind} {rate:.1f}' for kind, rate in rates.items())} documents a second, "
+            f"{rates['aplc'] / rates['transformers']:.2f} times as many"
+        )
+        results: dict[int, dict[str, dict[str, float] | None]] = {}
+        for n_labels in [about["n_labels"], *args.labels]:
+            results[n_labels] = {
+                kind: in_child(kind, n_labels, sample, about, max(3, args.steps // 2)) for kind in KINDS
+            }
+        real = {about["n_labels"]: results.pop(about["n_labels"])}
+        print("\nits own labels, a process each")
+        table(real)
+        print("\nZipf labels, a process each")
+        table(results)
+        if args.svg and results:
+            draw(results, args.svg)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""One pass over a corpus part: exact label counts, every document's labels, and a sample of documents.
+
+Labels take four bytes each while the pass goes on, so that a million documents fit easily; texts are kept only of the
+sample.
+"""
+
+import random
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aplc.data.formats import Document
+from aplc.data.labels import LabelSet
+from aplc.errors import CorpusError
+
+
+@dataclass(frozen=True)
+class Survey:
+    labels: LabelSet
+    n_documents: int
+    n_characters: int
+    label_offsets: NDArray[np.int64]
+    label_ids: NDArray[np.int64]
+    """Document i has the labels `label_ids[label_offsets[i]:label_offsets[i + 1]]`."""
+    sample: list[Document]
+    """Every document is as likely to be among them."""
+
+
+def survey(
+    documents: Iterable[Document], *, sample_size: int, min_count: int = 1, advance: Callable[[], None] = lambda: None
+) -> Survey:
+    """Read `documents` once. Labels with fewer than `min_count` of them are left out."""
+    rng = random.Random(0)
+    first_ids: dict[str, int] = {}
+    ids, lengths = array("i"), array("i")
+    sample: list[Document] = []
+    n_characters = 0
+    for n, document in enumerate(documents):
+        ids.extend(first_ids.setdefault(label, len(first_ids)) for label in document.labels)
+        lengths.append(len(document.labels))
+        n_characters += len(document.text)
+        if n < sample_size:
+            sample.append(document)
+        elif (place := rng.randrange(n + 1)) < sample_size:  # reservoir sampling
+            sample[place] = document
+        advance()
+    if not lengths:
+        raise CorpusError("the training part has no documents")
+    found = np.array(ids, dtype=np.int64)
+    counts = np.bincount(found, minlength=len(first_ids)).tolist()
+    labels = LabelSet.from_counter(Counter(dict(zip(first_ids, counts, strict=True))), min_count)
+    rank = np.array([labels.index.get(name, -1) for name in first_ids])[found]
+    document_of = np.repeat(np.arange(len(lengths)), lengths)[rank >= 0]
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(document_of, minlength=len(lengths)))])
+    return Survey(labels, len(lengths), n_characters, offsets, rank[rank >= 0], sample)

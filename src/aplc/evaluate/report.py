@@ -1,0 +1,256 @@
+"""`aplc evaluate --report FILE.html`: an evaluation as one page that needs nothing but itself.
+
+The page is `page.html` with its gaps filled. It has no script, and a policy that forbids any: names and texts from the
+corpus are escaped here, and could do no harm if they were not. Pictures are inline SVG in the page's own colours.
+"""
+
+import datetime
+import html
+import string
+import textwrap
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from aplc.evaluate import drawings
+from aplc.evaluate.bands import Band, LabelScore
+from aplc.evaluate.findings import Example
+from aplc.evaluate.run import AT, Evaluation, versions
+from aplc.evaluate.table import RANKING
+from aplc.files import atomic_write
+from aplc.pictures import DARK, LIGHT, variables
+
+EXAMPLES = 12
+"""Documents shown."""
+CARDS = ("P@1", "P@3", "P@5", "nDCG@5", "R@5", "PSP@1", "PSP@5", "micro-F1")
+TEXT = 500
+"""Characters shown of a document."""
+
+
+class Html(str):
+    """Markup made here, as opposed to text, which is escaped."""
+
+
+def write_report(path: Path, evaluation: Evaluation, *, model: str, corpus: str, part: str) -> None:
+    """Write the page to `path` when it is whole."""
+    with atomic_write(path) as out:
+        out.write(render_report(evaluation, model=model, corpus=corpus, part=part).encode("utf-8"))
+
+
+def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str) -> str:
+    metrics, reliability = evaluation.metrics, evaluation.metrics.reliability(AT)
+    template = string.Template(resources.files("aplc.evaluate").joinpath("page.html").read_text("utf-8"))
+    best, worst = evaluation.best_and_worst
+    gaps = {
+        "title": escape(f"{model} on {corpus}"),
+        "subtitle": escape(
+            f"{metrics.n_evaluated:,} documents of the {part} part, {len(evaluation.labels):,} labels, "
+            f"evaluated {datetime.date.today().isoformat()} with aplc {versions()['aplc']}"
+        ),
+        "light": variables(LIGHT),
+        "dark": variables(DARK),
+        "cards": _cards(evaluation),
+        "figures": _figures(evaluation),
+        "figures_note": escape(_figures_note(evaluation)),
+        "zipf": drawings.zipf_svg(evaluation.labels.counts, evaluation.cutoffs),
+        "examples_picture": drawings.examples_svg(evaluation.by_examples),
+        "bands_picture": drawings.bands_svg(evaluation.bands),
+        "at": str(AT),
+        "bands": _bands("By frequency band", evaluation.bands),
+        "clusters": _bands("By cluster of the output layer", evaluation.clusters),
+        "reliability": drawings.reliability_svg(reliability),
+        "trust": _trust(evaluation),
+        "names_note": escape(_names_note(evaluation)),
+        "best": _scores("Found best", best),
+        "worst": _scores("Found worst", worst),
+        "confusions_note": escape(_confusions_note(evaluation)),
+        "confusions": _confusions(evaluation),
+        "documents": "\n".join(map(_document, evaluation.examples[:EXAMPLES])),
+        "candidates": _candidates(evaluation),
+        "versions": _pairs(
+            "Made with", [("model", model), ("corpus", corpus), ("part", part), *_provenance(evaluation)]
+        ),
+        "config": _config(evaluation),
+    }
+    return template.substitute(gaps)
+
+
+def escape(value: object) -> str:
+    return value if isinstance(value, Html) else html.escape(str(value))
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequence[int] = (0,)) -> Html:
+    """Columns in `text` are left-aligned and may wrap. It scrolls in a box of its own where the screen is narrow."""
+    kinds = [' class="text"' if i in text else "" for i in range(len(head))]
+    lines = ["<tr>" + "".join(f"<th{k}>{escape(h)}</th>" for k, h in zip(kinds, head, strict=True)) + "</tr>"]
+    for row in rows:
+        lines.append("<tr>" + "".join(f"<td{k}>{escape(c)}</td>" for k, c in zip(kinds, row, strict=True)) + "</tr>")
+    title = (
+        f'<p class="caption">{escape(caption)}</p>' if caption else ""
+    )  # outside the box: it should wrap, not scroll
+    label = escape(caption or "table")
+    box = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>{"".join(lines)}</table></div>'
+    return Html(f"<div>{title}{box}</div>")
+
+
+def percent(share: float, digits: int = 2) -> str:
+    return f"{100 * share:.{digits}f}"
+
+
+def _cards(evaluation: Evaluation) -> str:
+    baseline = evaluation.baseline.result()
+    cards = []
+    for name in CARDS:
+        interval = evaluation.intervals[name]
+        cards.append(
+            f'<div class="card"><span>{name}</span><b>{percent(interval.value, 1)}</b>'
+            f"<span>{percent(interval.low, 1)} to {percent(interval.high, 1)}</span>"
+            f"<span>baseline {percent(baseline[name], 1)}</span></div>"
+        )
+    return "".join(cards)
+
+
+def _figures(evaluation: Evaluation) -> Html:
+    result, baseline = evaluation.metrics.result(), evaluation.baseline.result()
+    ks = evaluation.metrics.ks
+
+    def cell(name: str) -> str:
+        if name not in evaluation.intervals:
+            return percent(result[name])
+        interval = evaluation.intervals[name]
+        return Html(f"{percent(result[name])} <small>[{percent(interval.low, 1)}, {percent(interval.high, 1)}]</small>")
+
+    names = (*RANKING, "coverage", "ECE")
+    rows = [
+        [name, *(cell(f"{name}@{k}") for k in ks), *(percent(baseline[f"{name}@{k}"]) for k in ks)] for name in names
+    ]
+    head = ["", *(f"@{k}" for k in ks), *(f"baseline @{k}" for k in ks)]
+    figures = table("With 95 % intervals; the baseline always predicts the most frequent labels", head, rows)
+    f1 = [[name, cell(name), percent(baseline[name])] for name in ("micro-F1", "macro-F1")]
+    title = f"Labels with a probability of {evaluation.metrics.threshold:g} or more"
+    return Html(figures + table(title, ["", "model", "baseline"], f1))
+
+
+def _figures_note(evaluation: Evaluation) -> str:
+    a, b = evaluation.metrics.propensity
+    unseen, unlabelled = evaluation.n_unseen, evaluation.metrics.n_unlabelled
+    note = f"Propensities with A = {a:g}, B = {b:g}. Intervals: 1,000 bootstrap resamples of the documents."
+    if unseen:
+        note += f" {unseen:,} true labels never occurred in training; they count as missed."
+    if unlabelled:
+        note += f" {unlabelled:,} documents have no label and count as 0."
+    return note
+
+
+def _bands(caption: str, bands: Sequence[Band]) -> Html:
+    head = [
+        "",
+        "training documents",
+        "labels",
+        "true pairs",
+        "recall",
+        "precision",
+        "F1",
+        "labels found",
+        "predictions",
+        "truth",
+    ]
+    rows = [
+        [
+            band.name,
+            f"{band.low:,} to {band.high:,}" if band.low < band.high else f"{band.low:,}",
+            f"{band.labels:,}",
+            f"{band.true:,}",
+            *(percent(x) for x in (band.recall, band.precision, band.f1, band.coverage)),
+            f"{percent(band.share, 1)} %",
+            f"{percent(band.share_true, 1)} %",
+        ]
+        for band in bands
+        if band.labels
+    ]
+    return table(f"{caption}, first {AT} predictions; the last two columns are shares of all", head, rows)
+
+
+def _trust(evaluation: Evaluation) -> Html:
+    result = evaluation.metrics.result()
+    rows = [(f"first {k}" if k > 1 else "first", f"{percent(result[f'ECE@{k}'])} %") for k in evaluation.metrics.ks]
+    return table("Mean gap between probability and share that is true (expected calibration error)", ["", "gap"], rows)
+
+
+def _names_note(evaluation: Evaluation) -> str:
+    return (
+        f"By F1 of predictions with a probability of {evaluation.metrics.threshold:g} or more, among labels that at "
+        "least five documents of this part have (one, where such labels are few). Few documents: much luck."
+    )
+
+
+def _scores(caption: str, scores: Sequence[LabelScore]) -> Html:
+    rows = [
+        [s.name, f"{s.train:,}", f"{s.true:,}", *(percent(x, 0) for x in (s.precision, s.recall, s.f1))] for s in scores
+    ]
+    return table(caption, ["label", "training", "true", "precision", "recall", "F1"], rows)
+
+
+def _confusions_note(evaluation: Evaluation) -> str:
+    note = (
+        "The left label was missed where the right one was predicted wrongly, in lists as long as the document's own. "
+        "Sorted by how much more often that happened than by chance."
+    )
+    return note if evaluation.findings.pairs.exact else f"{note} Counts of rare pairs may be too low."
+
+
+def _confusions(evaluation: Evaluation) -> Html:
+    rows = [(c.missed, c.predicted, f"{c.documents:,}", f"{c.expected:,.1f}") for c in evaluation.findings.confusions()]
+    if not rows:
+        return Html("<p>No pair of labels was confused more often than chance would have it.</p>")
+    return table("", ["missed", "predicted instead", "documents", "by chance"], rows, text=(0, 1))
+
+
+def _document(example: Example) -> str:
+    true = set(example.true)
+    tags = []
+    for name, probability in example.predicted:
+        kind, mark, words = ("true", "✓", "right") if name in true else ("wrong", "✗", "wrong")
+        tags.append(
+            f'<li><span class="p">{probability:.0%}</span>'
+            f'<span class="bar"><i style="width:{probability:.0%}"></i></span>'
+            f'<span><span class="{kind}" role="img" aria-label="{words}">{mark}</span> {escape(name)}</span></li>'
+        )
+    missed = [name for name in example.true if name not in {name for name, _ in example.predicted}]
+    also = f'<p class="muted">Its other labels: {escape("; ".join(missed))}</p>' if missed else ""
+    return (
+        f'<article><p><span class="muted">{escape(example.name)}</span> {escape(_short(example.text))}</p>'
+        f'<ul class="tags">{"".join(tags)}</ul>{also}</article>'
+    )
+
+
+def _candidates(evaluation: Evaluation) -> Html:
+    rows = [
+        (f"{c.probability:.1%}", c.label, _short(c.text, 200), "; ".join(c.true) or "none", c.name)
+        for c in evaluation.findings.candidates
+    ]
+    if not rows:
+        return Html(f"<p>No absent label has a probability of {evaluation.metrics.threshold:g} or more.</p>")
+    return table("", ["sure", "absent label", "document", "its labels", "name"], rows, text=(1, 2, 3, 4))
+
+
+def _provenance(evaluation: Evaluation) -> list[tuple[str, object]]:
+    return [("documents' fingerprint", evaluation.fingerprint), *versions().items()]
+
+
+def _config(evaluation: Evaluation) -> Html:
+    rows = [
+        (f"{section}.{name}", value if not isinstance(value, list | tuple) else ", ".join(f"{v:g}" for v in value))
+        for section, values in evaluation.config.items()
+        for name, value in values.items()
+    ]
+    return _pairs("Settings of the training run", rows)
+
+
+def _pairs(caption: str, rows: Iterable[tuple[str, object]]) -> Html:
+    return table(caption, ["", ""], rows, text=(0, 1))
+
+
+def _short(text: str, width: int = TEXT) -> str:
+    # shorten joins words with single spaces and would leave nothing of a text without any
+    return textwrap.shorten(text, width, placeholder=" …") if " " in text[:width] else text[:width]

@@ -1,0 +1,79 @@
+"""An evaluation on disk: figures as JSON, and beside it each document's scores, which a paired test needs.
+
+`FILE.json` names `FILE.npz` and has its checksum, so that the two never belong to different evaluations. No pickle.
+"""
+
+import hashlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aplc.errors import ModelError
+from aplc.evaluate.metrics import DocumentScores
+from aplc.evaluate.run import Evaluation
+from aplc.files import atomic_write, write_json
+
+FORMAT = 1
+FILE = "evaluation.json"
+"""Where a model folder keeps its evaluation, if it has one."""
+_ARRAYS = ("names", "numerators", "denominators", "n_true")
+
+
+@dataclass(frozen=True)
+class SavedEvaluation:
+    path: Path
+    figures: dict[str, Any]
+    """Everything of the JSON file."""
+    scores: DocumentScores
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.figures["metrics"]
+
+
+def save_evaluation(path: Path, evaluation: Evaluation, **about: str) -> None:
+    """Write `path` (JSON) and its scores (npz). `about`: model, corpus, part, as the reader should see them."""
+    scores = evaluation.metrics.document_scores()
+    buffer = io.BytesIO()
+    arrays = {name: np.asarray(getattr(scores, name)) for name in _ARRAYS}
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    content = buffer.getvalue()
+    beside = path.with_suffix(".npz")
+    with atomic_write(beside) as out:
+        out.write(content)
+    stamp = {"format": FORMAT, **about}
+    write_json(path, stamp | evaluation.to_dict() | {"scores": {"file": beside.name, "blake2b": _digest(content)}})
+
+
+def load_evaluation(path: Path) -> SavedEvaluation:
+    """From a file that `aplc evaluate --json` wrote, or a model folder that has it as evaluation.json."""
+    if path.is_dir():
+        if not (path / FILE).is_file():
+            hint = f"aplc evaluate {path} CORPUS --json {path / FILE}"
+            raise ModelError(f"{path}: has no saved evaluation; make one: {hint}")
+        path = path / FILE
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; make one: aplc evaluate MODEL CORPUS --json {path}")
+    try:
+        figures = json.loads(path.read_text("utf-8"))
+        if figures["format"] != FORMAT:
+            raise ModelError(f"{path}: format {figures['format']!r}, this version of aplc reads {FORMAT}")
+        content = (path.parent / Path(figures["scores"]["file"]).name).read_bytes()
+        if _digest(content) != figures["scores"]["blake2b"]:
+            raise ModelError(f"{path}: its scores file belongs to another evaluation; evaluate again")
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            names, numerators, denominators, n_true = (arrays[name] for name in _ARRAYS)
+    except ModelError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ModelError(f"{path}: not an evaluation saved by aplc evaluate --json ({reason})") from None
+    return SavedEvaluation(path, figures, DocumentScores(tuple(names.tolist()), numerators, denominators, n_true))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()

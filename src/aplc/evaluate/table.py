@@ -1,0 +1,67 @@
+"""An evaluation for the terminal."""
+
+import textwrap
+from collections.abc import Sequence
+
+from aplc.evaluate.bands import Band
+from aplc.evaluate.findings import Example
+from aplc.evaluate.run import Evaluation
+
+RANKING = ("P", "nDCG", "R", "RP", "PSP", "PSnDCG")
+
+
+def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
+    """Figures in percent beside the baseline's, then results by band and cluster, then examples (all, unless told)."""
+    lines = [f"{evaluation.metrics.n_evaluated:,} documents, {len(evaluation.labels):,} labels", ""]
+    lines += _figures(evaluation)
+    lines += ["", *_bands("band", evaluation.bands), "", *_bands("cluster", evaluation.clusters)]
+    if evaluation.n_unseen:
+        lines += ["", f"{evaluation.n_unseen:,} true labels never occurred in training; they count as missed"]
+    return "\n".join(lines + _examples(evaluation.examples[:n_examples]))
+
+
+def _figures(evaluation: Evaluation) -> list[str]:
+    metrics, intervals = evaluation.metrics, evaluation.intervals
+    result, baseline, ks = metrics.result(), evaluation.baseline.result(), metrics.ks
+
+    def cell(name: str) -> str:
+        interval = intervals[name]
+        half = max(interval.high - interval.value, interval.value - interval.low)
+        return f"{100 * result[name]:8.2f} ±{100 * half:4.2f}"
+
+    lines = [f"{'percent':<11}" + "".join(f"{f'@{k}':>8}      " for k in ks) + "   most frequent labels:"]
+    for name in RANKING:
+        ours = "".join(cell(f"{name}@{k}") for k in ks)
+        lines.append(f"{name:<11}{ours}   " + "".join(f"{100 * baseline[f'{name}@{k}']:8.2f}" for k in ks))
+    for name in ("coverage", "ECE"):
+        ours = "".join(f"{100 * result[f'{name}@{k}']:8.2f}      " for k in ks)
+        lines.append(f"{name:<11}{ours}   " + "".join(f"{100 * baseline[f'{name}@{k}']:8.2f}" for k in ks))
+    lines.append(f"{'micro-F1':<11}{cell('micro-F1')}   (labels with a probability of {metrics.threshold:g} or more)")
+    lines.append(f"{'macro-F1':<11}{100 * result['macro-F1']:8.2f}")
+    return [*lines, "± half of the 95 % interval (1,000 bootstrap resamples of the documents)"]
+
+
+def _bands(title: str, bands: Sequence[Band]) -> list[str]:
+    lines = [f"{title:<18}  {'training docs':>13}{'labels':>10}{'true':>10}{'recall@5':>10}{'precision@5':>13}"]
+    for band in bands:
+        if band.labels:
+            bounds = f"{band.low:,}-{band.high:,}" if band.low < band.high else f"{band.low:,}"
+            lines.append(
+                f"{band.name:<18}  {bounds:>13}{band.labels:>10,}{band.true:>10,}"
+                f"{100 * band.recall:>10.2f}{100 * band.precision:>13.2f}"
+            )
+    return lines
+
+
+def _examples(examples: Sequence[Example]) -> list[str]:
+    lines: list[str] = []
+    for example in examples:
+        lines += ["", textwrap.shorten(example.text, 300, placeholder=" ..."), ""]
+        true, shown = set(example.true), example.predicted[:5]
+        lines += [f"  {p:6.1%}  {'*' if name in true else ' '} {name}" for name, p in shown]
+        missed = [name for name in example.true if name not in {name for name, _ in shown}]
+        if missed:
+            lines.append(f"  {'also:':>6}    {'; '.join(missed)}")
+    if lines:
+        lines += ["", "* a true label; also: true labels not among the first five"]
+    return lines

@@ -1,0 +1,101 @@
+"""Guards `aplc inspect`: the columns of Table 1, and each warning where it is due and nowhere else."""
+
+import numpy as np
+import pytest
+
+from aplc.data.corpus import Corpus
+from aplc.data.tokenizer import Tokenizer
+from aplc.errors import AplcError
+from aplc.inspect import Distinct, Length, hash_text, inspect_corpus
+from conftest import write_rows
+
+
+def corpus_of(folder, **parts):
+    for part, rows in parts.items():
+        write_rows(folder / f"{part}.jsonl", [{"text": text, "labels": labels} for text, labels in rows])
+    return Corpus.open(folder)
+
+
+CLEAN = {
+    "train": [(f"text number {i}", [f"label {i % 4}"]) for i in range(8)],
+    "test": [(f"another text {i}", [f"label {i % 4}"]) for i in range(4)],
+}
+
+
+def test_clean_corpus_has_no_warning(tmp_path):
+    inspection = inspect_corpus(corpus_of(tmp_path, **CLEAN))
+    assert inspection.warnings() == []
+    assert "warning" not in inspection.render()
+    assert inspection.n_words == 10
+    assert inspection.parts["train"].documents == 8
+
+
+@pytest.mark.parametrize(
+    ("part", "row", "words"),
+    [
+        ("test", ("  TEXT number\t3", ["label 3"]), "1 of 5 documents of test have a text that is in train too"),
+        ("train", ("Text  number 3", ["label 3"]), "1 documents of train repeat the text of another"),
+        ("test", (" \n", ["label 3"]), "1 texts of test are empty"),
+        ("train", ("no label", []), "1 documents of train have no label"),
+        ("test", ("new", ["label 3", "novel"]), "1 of 6 label assignments (16.7%) of test are of labels never seen"),
+    ],
+    ids=["shared", "repeated", "empty", "unlabelled", "unseen"],
+)
+def test_each_warning(tmp_path, part, row, words):
+    parts = {**CLEAN, part: [*CLEAN[part], row]}
+    (warning,) = inspect_corpus(corpus_of(tmp_path, **parts)).warnings()
+    assert words in warning
+
+
+def test_label_in_most_documents(tmp_path):
+    train = [(f"text {i}", ["always"] if i < 5 else ["other"]) for i in range(9)]
+    (warning,) = inspect_corpus(corpus_of(tmp_path, train=train)).warnings()
+    assert "always (56%)" in warning
+    assert "other" not in warning
+
+
+def test_empty_texts_are_no_duplicates_of_each_other(tmp_path):
+    train = [(" ", ["a"]), ("", ["b"]), ("x", ["c"])]
+    inspection = inspect_corpus(corpus_of(tmp_path, train=train, test=[("", ["a"])]))
+    assert inspection.repeated == 0
+    assert inspection.shared == {"test": 0}
+
+
+def test_cut_text_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
+    train = [("unpronounceable words " * 10, ["a"]), ("short", ["b"]), ("tiny", ["c"])]
+    corpus = corpus_of(tmp_path, train=train)
+    words = inspect_corpus(corpus, Length(limit=12))
+    assert words.first.cut == 1
+    assert words.first.units_cut == 20 - (12 - 2)
+    assert "at least 45%" in words.warnings()[0]
+    assert ">= 33.3%" in words.render()
+    tokenizer = Tokenizer.train([text for text, _ in train], vocab_size=24)
+    tokens = inspect_corpus(corpus, Length(limit=12, tokenizer=tokenizer))
+    lengths = [len(ids) for ids in tokenizer.encode([text for text, _ in train])]
+    assert tokens.first.units == sum(lengths)
+    assert tokens.first.units_cut == sum(max(n - 10, 0) for n in lengths) > words.first.units_cut
+    assert ">=" not in tokens.render()
+
+
+def test_distinct_equals_set():
+    rng = np.random.default_rng(0)
+    distinct, known = Distinct(), set()
+    distinct.patience = 100
+    for size in (10, 120, 5000, 5000, 3):
+        values = rng.integers(-(2**62), 2**62, size) // 2**50
+        distinct.update(values.tolist())
+        known.update(values.tolist())
+    assert len(distinct) == len(known)
+
+
+def test_same_text_in_other_clothes_has_the_same_hash():
+    assert hash_text("Caf\u00e9  au\nLAIT ") == hash_text("cafe\u0301 au lait")
+    assert hash_text("a b") != hash_text("ab")
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_picture(corpus, tmp_path, kind):
+    inspect_corpus(Corpus.open(corpus)).draw(tmp_path / f"p.{kind}")
+    assert (tmp_path / f"p.{kind}").read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<svg")
+    with pytest.raises(AplcError, match=r"\.svg or \.png"):
+        inspect_corpus(Corpus.open(corpus)).draw(tmp_path / "p.pdf")
