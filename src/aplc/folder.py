@@ -65,9 +65,13 @@ class ModelFolder:
 
     def save_weights(self, folder: Path) -> None:
         state = gather_state(self.model)
-        if is_main_process():
+        if not is_main_process():
+            return
+        try:
             with atomic_path(folder / WEIGHTS) as aside:
                 save_file(state, aside)
+        except SafetensorError as error:
+            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); what was there before is intact") from None
 
     @classmethod
     def load(cls, folder: Path | str) -> "ModelFolder":

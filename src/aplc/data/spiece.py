@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
+from aplc.data.tokenizer import xlnet_template
 from aplc.errors import ModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -50,11 +51,8 @@ def load_spiece(path: str | Path) -> Tokenizer:
     tokenizer.normalizer = _normalizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
-    specials = [(name, tokenizer.token_to_id(name)) for name in ("<sep>", "<cls>")]
-    if all(number is not None for _, number in specials):
-        tokenizer.post_processor = processors.TemplateProcessing(
-            single="$A:0 <sep>:0 <cls>:2", pair="$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2", special_tokens=specials
-        )
+    if None not in map(tokenizer.token_to_id, ("<sep>", "<cls>")):
+        xlnet_template(tokenizer)
     return tokenizer
 
 

@@ -67,12 +67,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """From a `tokenizer.json`, or a folder that has one or XLNet's `spiece.model`."""
-        file = path / FILE if path.is_dir() else path
-        if path.is_dir() and not file.is_file() and (path / "spiece.model").is_file():
+        """From a `tokenizer.json`, or a folder that has one or XLNet's `spiece.model`.
+
+        A folder of XLNet's with both is read from `spiece.model`: its `tokenizer.json` cuts some texts differently.
+        """
+        file, pieces = path / FILE if path.is_dir() else path, path / "spiece.model"
+        if pieces.is_file() and (not file.is_file() or _is_xlnet(path)):
             from aplc.data.spiece import load_spiece
 
-            return cls(load_spiece(path / "spiece.model"))
+            return cls(load_spiece(pieces))
         try:
             return cls(FastTokenizer.from_str(file.read_text("utf-8")))
         except OSError:
@@ -98,6 +101,13 @@ class Tokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, whole and without special tokens."""
         return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _is_xlnet(folder: Path) -> bool:
+    try:
+        return json.loads((folder / "config.json").read_text("utf-8"))["model_type"] == "xlnet"
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def xlnet_template(fast: FastTokenizer) -> None:

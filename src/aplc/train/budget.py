@@ -116,6 +116,8 @@ def suggest(config: Config, sizes: Sizes, available: float, labels: LabelSet, n_
         narrow = replace(config, model=replace(config.model, hidden_width=max(1, width)))
         if size := _clusters_size(narrow, labels, n_documents):
             found.append((f"model.hidden_width={width}", replace(sizes, clusters=size)))
+            if found[-1][1].memory().peak <= limit:
+                break
     if config.data.long_text == "truncate":
         half = replace(sizes.activations, tokens=sizes.activations.tokens // 2, each=sizes.activations.each / 2)
         found.append((f"data.max_length={half.tokens}", replace(sizes, activations=half)))

@@ -28,6 +28,8 @@ from aplc.train.loop import Run, autocast
 from aplc.train.loop import _step as train_step
 
 STEPS, WARMUP = 20, 2
+PATIENCE, FEWEST = 60.0, 5
+"""Slow steps: no more of them after so many seconds, but at least so many."""
 BACKWARD = 1.25
 """What the backward pass holds beside the kept activations: gradients of the layer at work, the allocator's gaps."""
 DISK_SAMPLE = 64 << 20
@@ -110,6 +112,8 @@ def _kept_bytes(encoder: Encoder, batch: Batch) -> int:
 
 @dataclass(frozen=True)
 class Timing:
+    steps: int
+    """Measured."""
     step_seconds: float
     """Mean of a training step, over batches of all lengths."""
     validation_seconds: float
@@ -126,14 +130,17 @@ def measure_time(run: Run) -> Timing:
     longest = max(spread, key=lambda rows: int(run.batches.cache.lengths[rows].max()))
     chosen = [longest] * WARMUP + spread  # the longest first: if memory is short, it shows at once
     run.folder.model.train()
-    began = time.monotonic()
-    for i, batch in enumerate(prefetch(run.batches.batch, chosen)):
-        if i == WARMUP:
-            began = _now()
+    began, steps = _now(), -WARMUP
+    for batch in prefetch(run.batches.batch, chosen):
         train_step(run, batch, 1.0)
-    step_seconds = (_now() - began) / STEPS
+        steps += 1
+        if steps == 0:
+            began = _now()
+        if steps >= FEWEST and _now() - began > PATIENCE:
+            break
+    step_seconds = (_now() - began) / steps
     resident = resident_bytes()
-    return Timing(step_seconds, _validation_seconds(run), _disk_speed(), resident)
+    return Timing(steps, step_seconds, _validation_seconds(run), _disk_speed(), resident)
 
 
 def spread_batches(batches: Batches, n: int) -> list[NDArray[np.int64]]:
