@@ -3,6 +3,7 @@
     python bench/training.py                            # everything, about five minutes on two quiet cores
     python bench/training.py --labels 1000 100000       # other label counts
     python bench/training.py --svg docs/training-scale.svg
+    python bench/training.py --cpu-time                 # on a machine that others use, too
 
 The model is an XLNet of 4 layers x 256 with random weights, a hidden layer and an output layer. `aplc` trains it as
 `aplc train` does: batches of like length, label clusters (4 of equal size, q = 2), AdamW, clipping. `transformers` is
@@ -46,8 +47,7 @@ from aplc.nn.encoder import build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition
 from aplc.train.checkpoint import Progress
-from aplc.train.loop import Run
-from aplc.train.loop import _step as train_step
+from aplc.train.loop import Run, train_step
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Source, prepare
 from aplc.train.probe import WARMUP, memory_at_hand, spread_batches
@@ -176,29 +176,32 @@ def build(kind: str, sample: Path, about: dict[str, Any], n_labels: int, steps: 
     return make(cache, collate, n_labels, about["vocab_size"], steps)
 
 
-def timed(step: Step) -> tuple[int, float]:
-    began = time.perf_counter()
+def timed(step: Step, cpu_time: bool) -> tuple[int, float]:
+    clock = time.process_time if cpu_time else time.perf_counter
+    began = clock()
     n = step()
-    return n, time.perf_counter() - began
+    return n, clock() - began
 
 
-def taking_turns(sample: Path, about: dict[str, Any], steps: int) -> dict[str, float]:
+def taking_turns(sample: Path, about: dict[str, Any], steps: int, cpu_time: bool) -> dict[str, float]:
     """Documents a second of both, step by step in one process. Means: aplc's batches differ in length by design."""
     runs = {kind: build(kind, sample, about, about["n_labels"], steps) for kind in KINDS}
     done = {kind: [0, 0.0] for kind in KINDS}
     for i in range(steps + WARMUP):
         for kind, step in runs.items():
-            n, seconds = timed(step)
+            n, seconds = timed(step, cpu_time)
             if i >= WARMUP:
                 done[kind][0] += n
                 done[kind][1] += seconds
     return {kind: n / seconds for kind, (n, seconds) in done.items()}
 
 
-def child(kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int) -> dict[str, float]:
+def child(
+    kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int, cpu_time: bool
+) -> dict[str, float]:
     """A run of its own: documents a second and the process' peak memory."""
     step = build(kind, sample, about, n_labels, steps)
-    runs = [timed(step) for _ in range(steps + WARMUP)][WARMUP:]
+    runs = [timed(step, cpu_time) for _ in range(steps + WARMUP)][WARMUP:]
     rate = sum(n for n, _ in runs) / sum(seconds for _, seconds in runs)
     per_step = statistics.median(seconds for _, seconds in runs)
     return {"documents_per_second": rate, "step_seconds": per_step, "peak_bytes": peak_bytes()}
@@ -219,15 +222,18 @@ def need(kind: str, n_labels: int) -> float:
     return 1.5e9 + 16 * Partition.from_proportions(n_labels, (0.25,) * 4).parameters(WIDTH)
 
 
-def in_child(kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int) -> dict[str, float] | None:
+def in_child(
+    kind: str, n_labels: int, sample: Path, about: dict[str, Any], steps: int, cpu_time: bool
+) -> dict[str, float] | None:
     room = 0.9 * memory_at_hand()[0]
     if need(kind, n_labels) > room:
         print(
             f"  {kind} with {n_labels:,} labels left out: needs {need(kind, n_labels) / 1e9:.1f} GB of {room / 1e9:.1f}"
         )
         return None
-    task = json.dumps({"kind": kind, "n_labels": n_labels, "sample": str(sample), "about": about, "steps": steps})
-    done = subprocess.run([sys.executable, __file__, "--child", task], capture_output=True, text=True, check=False)
+    task = {"kind": kind, "n_labels": n_labels, "sample": str(sample), "about": about}
+    text = json.dumps(task | {"steps": steps, "cpu_time": cpu_time})
+    done = subprocess.run([sys.executable, __file__, "--child", text], capture_output=True, text=True, check=False)
     if done.returncode:
         print(f"  {kind} with {n_labels:,} labels failed: {(done.stderr.strip().splitlines() or ['killed'])[-1]}")
         return None
@@ -273,28 +279,34 @@ def main() -> None:
     parser.add_argument("--labels", type=int, nargs="*", default=list(LABELS))
     parser.add_argument("--steps", type=int, default=12, help="of each in the first table; half of it in the second")
     parser.add_argument("--svg", type=Path)
+    parser.add_argument("--cpu-time", action="store_true", help="CPU time of one thread, for a machine others use, too")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        print(json.dumps(child(**json.loads(args.child) | {"sample": Path(json.loads(args.child)["sample"])})))
+        task = json.loads(args.child)
+        if task["cpu_time"]:
+            torch.set_num_threads(1)
+        print(json.dumps(child(**task | {"sample": Path(task["sample"])})))
         return
+    if args.cpu_time:
+        torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         sample = Path(folder) / "sample.npz"
         about = write_sample(args.corpus, sample)
+        speed = "CPU time of one thread" if args.cpu_time else f"{torch.get_num_threads()} threads"
         print(
             f"PubMed-MeSH, {about['n_labels']:,} labels, batch {BATCH}, texts of {about['mean_length']:.0f} tokens on "
-            f"average up to {LENGTH}, {torch.get_num_threads()} threads"
+            f"average up to {LENGTH}, {speed}"
         )
-        rates = taking_turns(sample, about, args.steps)
+        rates = taking_turns(sample, about, args.steps, args.cpu_time)
         print(
             f"  taking turns: {', '.join(f'{kind} {rate:.1f}' for kind, rate in rates.items())} documents a second, "
             f"{rates['aplc'] / rates['transformers']:.2f} times as many"
         )
         results: dict[int, dict[str, dict[str, float] | None]] = {}
         for n_labels in [about["n_labels"], *args.labels]:
-            results[n_labels] = {
-                kind: in_child(kind, n_labels, sample, about, max(3, args.steps // 2)) for kind in KINDS
-            }
+            steps = max(3, args.steps // 2)
+            results[n_labels] = {kind: in_child(kind, n_labels, sample, about, steps, args.cpu_time) for kind in KINDS}
         real = {about["n_labels"]: results.pop(about["n_labels"])}
         print("\nits own labels, a process each")
         table(real)

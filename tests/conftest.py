@@ -79,7 +79,7 @@ def trained(corpus, tmp_path_factory):
     from aplc.train.run import train
 
     out = tmp_path_factory.mktemp("trained") / "model"
-    config = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=20"])
+    config = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=60", "train.patience=0"])
     train(Source.from_corpus(Corpus.open(corpus)), config, out)
     return out
 

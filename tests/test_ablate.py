@@ -99,7 +99,7 @@ def test_other_settings_or_documents_are_refused(study, corpus, tmp_path):
 
 
 def test_half_trained_cell_goes_on(corpus, tmp_path, monkeypatch):
-    step, steps = loop._step, []
+    step, steps = loop.train_step, []
 
     def dying(running, *rest):
         steps.append(running.progress.step)
@@ -107,7 +107,7 @@ def test_half_trained_cell_goes_on(corpus, tmp_path, monkeypatch):
             raise MemoryError
         return step(running, *rest)
 
-    monkeypatch.setattr(loop, "_step", dying)
+    monkeypatch.setattr(loop, "train_step", dying)
     monkeypatch.setattr(module, "PARTITIONS", module.PARTITIONS[:1])
     with pytest.raises(MemoryError):
         run("partition", corpus, tmp_path)

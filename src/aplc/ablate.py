@@ -153,8 +153,9 @@ def markdown(study: Study, rows: list[Row]) -> str:
     """A table of mean and spread over seeds, in percent."""
     lines = [f"| {AXES[study]} | seeds | {' | '.join(SHOWN)} |", "| --- " * (2 + len(SHOWN)) + "|"]
     for row in rows:
-        figures = " | ".join(f"{row.mean(name):.2f} ± {row.spread(name):.2f}" for name in SHOWN)
-        lines.append(f"| {row.setting} | {len(row.scores[SHOWN[0]])} | {figures} |")
+        seeds = len(row.scores[SHOWN[0]])
+        figures = [f"{row.mean(name):.2f}" + (f" ± {row.spread(name):.2f}" if seeds > 1 else "") for name in SHOWN]
+        lines.append(f"| {row.setting} | {seeds} | {' | '.join(figures)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -25,8 +25,10 @@ class DataConfig:
     """Tokens a document may have, `<sep>` and `<cls>` included (the paper's L_seq)."""
     long_text: Literal["truncate", "memory", "windows"] = "truncate"
     """Longer texts: cut (the paper), read in segments with Transformer-XL memory, or in windows that are averaged."""
+    tokenizer: str = ""
+    """A tokenizer.json or a folder with one; empty for the encoder's own, or for one trained on the corpus."""
     vocab_size: int = 16_000
-    """Pieces of the tokenizer trained on the corpus, where the encoder brings none."""
+    """Pieces of the tokenizer trained on the corpus."""
     min_count: int = 1
     """Labels with fewer training documents are left out of the label set."""
     validation: float = 0.05

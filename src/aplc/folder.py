@@ -71,7 +71,7 @@ class ModelFolder:
             with atomic_path(folder / WEIGHTS) as aside:
                 save_file(state, aside)
         except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); what was there before is intact") from None
+            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); the one before it is intact") from None
 
     @classmethod
     def load(cls, folder: Path | str) -> "ModelFolder":

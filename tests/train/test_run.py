@@ -98,14 +98,14 @@ def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objectiv
 @pytest.mark.parametrize("stop_at", [1, 7, 12, 13, 20])
 def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at):
     run(corpus, tmp_path / "whole", "train.checkpoint_steps=5")
-    step = loop._step
+    step = loop.train_step
 
     def dying(running, batch, rate):
         if running.progress.step == stop_at:
             raise MemoryError
         return step(running, batch, rate)
 
-    monkeypatch.setattr(loop, "_step", dying)
+    monkeypatch.setattr(loop, "train_step", dying)
     with pytest.raises(MemoryError):
         run(corpus, tmp_path / "parts", "train.checkpoint_steps=5")
     monkeypatch.undo()
@@ -119,14 +119,14 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, sto
 
 
 def test_interrupt_once_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch):
-    step, screen = loop._step, Recorder()
+    step, screen = loop.train_step, Recorder()
 
     def interrupting(running, batch, rate):
         if running.progress.step == 3:
             signal.raise_signal(signal.SIGINT)
         return step(running, batch, rate)
 
-    monkeypatch.setattr(loop, "_step", interrupting)
+    monkeypatch.setattr(loop, "train_step", interrupting)
     with pytest.raises(KeyboardInterrupt):
         run(corpus, tmp_path / "out", screen=screen)
     assert threading.current_thread() is threading.main_thread()
@@ -181,18 +181,18 @@ def test_infinite_loss_stops_and_keeps_the_last_good_model(corpus, tmp_path, mon
     out = tmp_path / "out"
     forward = TaggingModel.forward
 
-    def exploding(model, batch):
-        loss = forward(model, batch)
+    def exploding(model, batch, filler=None):
+        loss = forward(model, batch, filler)
         return loss * float("inf") if exploding.after == 0 else loss
 
-    step = loop._step
+    step = loop.train_step
 
     def counted(running, batch, rate):
         exploding.after = 20 - running.progress.step
         return step(running, batch, rate)
 
     monkeypatch.setattr(TaggingModel, "forward", exploding)
-    monkeypatch.setattr(loop, "_step", counted)
+    monkeypatch.setattr(loop, "train_step", counted)
     with pytest.raises(RunError, match=r"step 21, epoch 2.*best model so far \(step 12\).*lr_clusters"):
         run(corpus, out)
     assert ModelFolder.load(out).labels.names
@@ -204,3 +204,10 @@ def test_early_stopping(corpus, tmp_path):
         "train.lr_clusters=0", screen=screen)  # fmt: skip
     assert "stopping early" in screen.text
     assert len([line for line in screen.lines if line.startswith("epoch")]) == 2
+
+
+def test_given_tokenizer_is_used(corpus, trained, tmp_path):
+    screen = Recorder()
+    folder = run(corpus, tmp_path / "out", f"data.tokenizer={trained}", "train.epochs=1", screen=screen)
+    assert f"tokenizer: {trained}" in screen.text
+    assert folder.tokenizer.fingerprint == ModelFolder.load(trained).tokenizer.fingerprint

@@ -71,7 +71,7 @@ def fit(run: Run) -> None:
             began = time.monotonic()
             for batch in run.batches.epoch(progress.epoch, start=progress.batch):
                 rate = slanted_triangular(progress.step, warmup=config.warmup_steps, total=total)
-                loss = _step(run, batch, rate)
+                loss = train_step(run, batch, rate)
                 progress.step += 1
                 progress.batch += 1
                 progress.loss_sum += loss
@@ -90,7 +90,7 @@ def fit(run: Run) -> None:
             save_checkpoint(run.out, progress, model, run.optimizers)
 
 
-def _step(run: Run, batch: Batch, rate: float) -> float:
+def train_step(run: Run, batch: Batch, rate: float) -> float:
     """One optimizer step; the batch is shared out among the processes, each share worked off in parts."""
     config, model, device = run.folder.config.train, run.folder.model, world().device
     run.optimizers.zero_grad()

@@ -83,7 +83,7 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
         f"corpus: {n_documents:,} training documents, {len(labels):,} labels"
         + (f" ({left_out:,} rarer than data.min_count = {config.data.min_count} left out)" if left_out else "")
     )
-    tokenizer = _tokenizer(source, config, n_characters, screen)
+    tokenizer = choose_tokenizer(source, config, n_characters, screen)
 
     def tokens(part: str, documents: Callable[[], Iterator[Document]], total: int | None = None) -> TokenCache:
         key = digest(VERSION, source.key, part, tokenizer.fingerprint, labels.names)
@@ -113,7 +113,11 @@ def hold_out(n: int, config: DataConfig, seed: int) -> tuple[NDArray[np.int64], 
     return np.sort(shuffled[size:]), np.sort(shuffled[:size])
 
 
-def _tokenizer(source: Source, config: Config, n_characters: int, screen: Screen) -> Tokenizer:
+def choose_tokenizer(source: Source, config: Config, n_characters: int, screen: Screen) -> Tokenizer:
+    if config.data.tokenizer:
+        tokenizer = Tokenizer.load(Path(config.data.tokenizer))
+        screen.say(f"tokenizer: {config.data.tokenizer}, {tokenizer.vocab_size:,} pieces")
+        return tokenizer
     if config.model.encoder != "new":
         tokenizer = Tokenizer.load(encoder_folder(config.model.encoder))
         screen.say(f"tokenizer: the encoder's own, {tokenizer.vocab_size:,} pieces")

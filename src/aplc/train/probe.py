@@ -1,8 +1,8 @@
 """A few real steps before a run: how long one takes, and how much memory its activations need.
 
-Activations are counted, not observed: every tensor that autograd keeps for the backward pass, once per storage. That
-is exact whatever else the process does, on every device, and it works for a model that would not fit. Time is taken
-on batches spread over all lengths, through the step of the training loop itself.
+Activations are counted: every tensor that autograd keeps for the backward pass, once per storage. That works on every
+device, and for a model that would not fit. Time is taken on batches spread over all lengths, through the step of the
+training loop itself.
 """
 
 import hashlib
@@ -24,8 +24,7 @@ from aplc.distributed import world
 from aplc.nn.encoder import Encoder
 from aplc.nn.xlnet import XLNet
 from aplc.predict import BATCH, predict_rows
-from aplc.train.loop import Run, autocast
-from aplc.train.loop import _step as train_step
+from aplc.train.loop import Run, autocast, train_step
 
 STEPS, WARMUP = 20, 2
 PATIENCE, FEWEST = 60.0, 5
@@ -50,8 +49,8 @@ class Activations:
     def checkpointed(self) -> "Activations":
         """With `model.checkpoint_activations`: one layer at a time, and what enters each of them.
 
-        On a CPU the C library's heap is left with gaps that the next layer's tensors do not fit into: measured, a half
-        remains where GPUs keep a tenth.
+        On a CPU the C library's heap is left with gaps that the next layer's tensors do not fit into: a half of the
+        memory of 12 layers remained (bench/LOG.md).
         """
         share = max(1 / self.layers + 0.06, 0.5 if world().device.type == "cpu" else 0.0)
         return replace(self, each=min(1.0, share) * self.each)

@@ -73,6 +73,7 @@ def train(
     else:
         screen.say(_describe(run))
         fit(run)
+    del run, optimizers, folder, batches  # what training needed must not be there twice when the model is read again
     return ModelFolder.load(out)
 
 
