@@ -310,7 +310,7 @@ class LabelClusters(nn.Module):
         wanted = any(x is not None and x.requires_grad for x in (rows_RD, roots_R, linear.weight, linear.bias))
         settings = Settings(
             n_leaves=self.head_size if linear is self.head else linear.out_features,
-            chunk_size=self.chunk_size,
+            chunk_size=self.chunk_size * max(1, self.in_features // linear.in_features),  # as many weights as the head
             product_dtype=product_dtype(rows_RD, linear.weight),
             with_gradients=wanted and torch.is_grad_enabled(),
             with_weight=linear.weight.requires_grad,
