@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from aplc.errors import CorpusError
+from aplc.files import is_main_process
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet", ".txt", ".txt.gz")
 STDIN = "-"
@@ -49,7 +50,7 @@ class BadRows:
             raise CorpusError(f"{where}, line {line}: {error} (or skip such rows with --on-bad-row skip)")
         if (where, line) in self._seen:  # a corpus is read more than once
             return
-        if self.rejects is not None:
+        if self.rejects is not None and is_main_process():
             self.rejects.parent.mkdir(parents=True, exist_ok=True)
             with self.rejects.open("w" if self.count == 0 else "a", encoding="utf-8") as out:
                 entry = {"file": where, "line": line, "error": error, "row": row}
