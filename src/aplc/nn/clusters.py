@@ -69,11 +69,6 @@ class Tail(nn.Module):
         rows = self.project(hidden_BD)
         return rows if self.norm is None else F.relu(self.norm(rows))
 
-    def logits(self, rows: Tensor, chunk: slice) -> Tensor:
-        """Logits of a chunk of labels for narrowed rows, labels x rows."""
-        bias = None if self.output.bias is None else self.output.bias[chunk]
-        return tail_logits_of(rows, self.output.weight[chunk], bias)
-
 
 class LabelClusters(nn.Module):
     """Output layer, loss and exact top-k for extreme multi-label classification.
@@ -261,7 +256,7 @@ class LabelClusters(nn.Module):
         for t, tail in enumerate(self._tails):
             rows, probs_BT = tail.narrow(hidden_BD), probs_BL[:, self.bounds[t + 1] : self.bounds[t + 2]]
             for chunk in chunks(probs_BT.shape[1], self.chunk_size):
-                probs_BT[:, chunk] = sigmoid_(tail.logits(rows, chunk)).mul_(roots_KB[t]).t()  # Eq. 2
+                probs_BT[:, chunk] = _tail_probs(rows, roots_KB[t], tail, chunk).t()
         return probs_BL
 
     @torch.no_grad()
@@ -278,7 +273,7 @@ class LabelClusters(nn.Module):
         roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
         best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
         for chunk in chunks(self.head_size, self.chunk_size):
-            best.update(self._head_logits(hidden_BD, chunk), chunk.start)
+            best.update(sigmoid_(self._head_logits(hidden_BD, chunk)), chunk.start, None)
         visits = 0
         for t, tail in enumerate(self._tails):
             rows_S = best.rows_below(roots_KB[t])
@@ -287,7 +282,8 @@ class LabelClusters(nn.Module):
                 continue
             rows = tail.narrow(hidden_BD)[rows_S]  # narrowed as a whole batch: the same bits as in `probabilities`
             for chunk in chunks(self.bounds[t + 2] - self.bounds[t + 1], self.chunk_size):
-                best.update(tail.logits(rows, chunk), self.bounds[t + 1] + chunk.start, rows_S, roots_KB[t])
+                probs_CS = _tail_probs(rows, roots_KB[t, rows_S], tail, chunk)
+                best.update(probs_CS, self.bounds[t + 1] + chunk.start, rows_S)
         result = TopK(best.probs_Bk, best.ids_Bk)
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
@@ -374,6 +370,11 @@ class LabelClusters(nn.Module):
             raise ValueError(
                 f"hidden has shape {tuple(hidden_BD.shape)}, but must be (B, {self.in_features}) (in_features)"
             )
+
+
+def _tail_probs(rows: Tensor, root_S: Tensor, tail: Tail, chunk: slice) -> Tensor:
+    bias = None if tail.output.bias is None else tail.output.bias[chunk]
+    return sigmoid_(tail_logits_of(rows, tail.output.weight[chunk], bias)).mul_(root_S)  # Eq. 2
 
 
 def _log_odds(count: Tensor, total: float) -> Tensor:

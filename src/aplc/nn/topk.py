@@ -74,21 +74,15 @@ class RunningTopK:
         """Rows whose k-th probability is below the bound: those that labels up to it could still change."""
         return (bound_B > self.probs_Bk[:, -1]).nonzero().squeeze(1)
 
-    def update(
-        self, logits_CS: Tensor, first_id: int, rows_S: Tensor | None = None, root_B: Tensor | float = 1
-    ) -> None:
-        """Take in a chunk of labels, whose ids must be above all earlier ones, for some rows (None: for all).
-
-        Probabilities rise with logits, also when rounded, so a row's best logit tells whether it needs the others'.
-        """
-        rows_S = torch.arange(len(self.ids_Bk), device=logits_CS.device) if rows_S is None else rows_S
-        root_S = root_B[rows_S] if isinstance(root_B, Tensor) else torch.ones_like(logits_CS[0])
-        best_S = sigmoid_(logits_CS.amax(0)).mul_(root_S)
-        better_N = (best_S > self.probs_Bk[rows_S, -1]).nonzero().squeeze(1)
+    def update(self, probs_CS: Tensor, first_id: int, rows_S: Tensor | None) -> None:
+        """Take in a chunk of labels, whose ids must be above all earlier ones, for some rows (None: for all)."""
+        best_S = probs_CS.amax(0)
+        kth_S = self.probs_Bk[:, -1] if rows_S is None else self.probs_Bk[rows_S, -1]
+        better_N = (best_S > kth_S).nonzero().squeeze(1)
         if not len(better_N):
             return
-        rows_N = rows_S[better_N]
-        probs_NC = sigmoid_(logits_CS.t()[better_N]).mul_(root_S[better_N, None])  # Eq. 2
+        rows_N = better_N if rows_S is None else rows_S[better_N]
+        probs_NC = probs_CS.t()[better_N] if len(better_N) < len(best_S) else probs_CS.t().contiguous()
         probs_Nk, ids_Nk = top_of(probs_NC, self.k)
         # Old ones first: of equal probabilities a stable sort keeps the lower id.
         probs_Nk = torch.cat([self.probs_Bk[rows_N], probs_Nk], dim=1)
