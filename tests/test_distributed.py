@@ -47,10 +47,11 @@ def alone(corpus, tmp_path_factory):
     return out
 
 
+SHARDED = ["train.shard_labels=true", "train.shard_encoder=true"]
 SPREAD = {
     "data parallel": [],
     "accumulated": ["train.accumulate=2"],
-    "sharded": ["train.shard_labels=true", "train.shard_encoder=true"],
+    "sharded": SHARDED,
 }
 
 
@@ -84,10 +85,11 @@ def test_two_processes_predict_what_one_does(alone, corpus, tmp_path):
 LONG = ["train.epochs=12", "train.patience=0", "train.checkpoint_steps=3", "model.dropout=0.1"]
 
 
-def test_dead_worker_is_restarted_and_nothing_lost(corpus, tmp_path):
-    run(command(corpus, tmp_path / "whole", *LONG, processes=2))
+@pytest.mark.parametrize("spread", [[], SHARDED], ids=["data parallel", "sharded"])
+def test_dead_worker_is_restarted_and_nothing_lost(corpus, tmp_path, spread):
+    run(command(corpus, tmp_path / "whole", *LONG, *spread, processes=2))
     out = tmp_path / "parts"
-    arguments = command(corpus, out, *LONG, processes=2, torchrun=["--max-restarts", "2"])
+    arguments = command(corpus, out, *LONG, *spread, processes=2, torchrun=["--max-restarts", "2"])
     running = start(arguments)
     wait_for(lambda: (out / "checkpoints").is_dir() and list((out / "checkpoints").glob("step-*")), running)
     os.kill(worker(out, rank=1), signal.SIGKILL)

@@ -51,6 +51,20 @@ class World:
         dist.all_gather_object(items, item)
         return items
 
+    def rows_of(self, whole: Tensor) -> Tensor:
+        """This rank's rows of a tensor that FSDP cuts up: equally many each, fewer or none for the last ranks."""
+        rows = -(-len(whole) // self.size)
+        return whole[self.rank * rows : (self.rank + 1) * rows]
+
+    def join_rows(self, part: Tensor, n_rows: int) -> Tensor:
+        """`rows_of` backwards. DTensor's own `full_tensor` on gloo was once seen to crash."""
+        rows = -(-n_rows // self.size)
+        padded = part.new_zeros(rows, *part.shape[1:])
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        return torch.cat(parts)[:n_rows]
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()

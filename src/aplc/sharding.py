@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from aplc.config import Config
 from aplc.distributed import world
@@ -63,7 +63,7 @@ def own_rows(model: TaggingModel, name: str, tensor: Tensor) -> int:
 def gather_whole(model: TaggingModel, name: str, tensor: Tensor) -> Tensor:
     """The whole of the parameter `name`, or of a moment of it."""
     if isinstance(tensor, DTensor):
-        return tensor.full_tensor()
+        return world().join_rows(tensor.to_local(), len(tensor))
     if tensor.ndim and own_rows(model, name, tensor):
         clusters: Any = model.clusters
         return clusters.join(name.removeprefix(CLUSTERS), world().gather(tensor.detach().cpu()))
@@ -73,7 +73,10 @@ def gather_whole(model: TaggingModel, name: str, tensor: Tensor) -> Tensor:
 def cut_whole(model: TaggingModel, name: str, whole: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a whole tensor: `gather_whole` backwards."""
     if isinstance(like, DTensor):
-        return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements)
+        part = world().rows_of(whole.contiguous()).to(like.device)
+        return DTensor.from_local(
+            part, like.device_mesh, like.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+        )
     if whole.ndim and own_rows(model, name, like):
         clusters: Any = model.clusters
         return clusters.slice_of(name.removeprefix(CLUSTERS), whole)
