@@ -1,4 +1,4 @@
-"""Guards `Tagger` among scikit-learn's tools: parameters, clones, pipelines, grids, sparse labels, further documents."""
+"""Guards `Tagger` among scikit-learn's tools: parameters, clones, pipelines, grids, sparse labels, more documents."""
 
 import numpy as np
 import pytest
