@@ -73,6 +73,7 @@ HUGE = 10**12
         put("label_set", "aliases", value={"food": "nothing"}),
         put("label_set", "retired", value=["nothing"]),
         put("label_set", "version", value="x"),
+        put("label_set", "history", value=[{"version": 2}]),
         put("label_set", value=3),
     ],
 )
@@ -84,12 +85,17 @@ def test_config_that_lies(model, change):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
+@pytest.mark.parametrize("value", [3, {"documents": "x"}, {"documents": 1, "metrics": 3, "bands": [{}]}])
+def test_figures_that_lie_are_not_shown(model, value):
+    edit(model / "config.json", put("held_out", value=value))
+    ModelFolder.load(model).save(model / "again")
+    assert "Not measured" in (model / "again" / "README.md").read_text()
+
+
 def test_code_named_in_a_configuration_is_not_fetched(model):
     evil = {"model_type": "bert", "auto_map": {"AutoModel": "evil--x"}, "_attn_implementation": "evil/kernel"}
     edit(model / "config.json", lambda tree: tree["encoder"].update(family="bert", config=evil))
-    with pytest.raises(
-        AplcError, match=r"config\.json asks for"
-    ):  # the plain BERT is built, without memory, and differs
+    with pytest.raises(AplcError, match=r"config\.json asks for"):  # a plain BERT, built without memory, differs
         ModelFolder.load(model)
 
 

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from aplc import __version__
 from aplc.calibration import FILE as CALIBRATION
 from aplc.calibration import Calibration, Ranking
-from aplc.card import model_card, read_evaluation
+from aplc.card import model_card, read_evaluation, sound
 from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
@@ -140,7 +140,7 @@ class ModelFolder:
             raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
         load_weights(model, folder / WEIGHTS)
         model = model.eval().to(world().device)
-        held_out = settings.get("held_out")
+        held_out = sound(settings.get("held_out"))
         return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
 
     @property
