@@ -37,6 +37,10 @@ _FIRST = {
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "longformer"),
     *("modernbert", "roberta", "xlm-roberta"),
 }
+_NAMES_CODE = {
+    *("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
+    *("quantization_config", "use_kernels"),
+}
 _POSITIONS_START_AFTER_PAD = {"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"}
 
 
@@ -175,13 +179,17 @@ class Encoder(nn.Module):
     def from_config(cls, config: dict[str, Any], *, checkpoint_activations: bool = False) -> Self:
         """The network of `save_config` with random weights; needs neither the original checkpoint nor a network."""
         settings = {name: value for name, value in config.items() if name != "config"}
+        if config["family"] != config["config"]["model_type"]:
+            raise ModelError(f"encoder: family {config['family']!r} is not its model_type")
         if config["family"] == "xlnet":
             body: nn.Module = XLNet(
                 XLNetConfig.from_dict(config["config"]), checkpoint_activations=checkpoint_activations
             )
         else:
             transformers = _transformers()
-            made = transformers.AutoConfig.for_model(**config["config"])
+            # A folder may come from anywhere: nothing in it may name code to be fetched.
+            known = {name: value for name, value in config["config"].items() if name not in _NAMES_CODE}
+            made = transformers.AutoConfig.for_model(**known)
             loaded = transformers.AutoModel.from_config(made)
             if checkpoint_activations:
                 loaded.gradient_checkpointing_enable()
