@@ -12,6 +12,7 @@ Shapes: B batch, D in_features, P labels of a row (padded), K tails, L labels, N
 R rows that visit a tail, C labels of a chunk.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, NamedTuple, cast
@@ -258,6 +259,20 @@ class LabelClusters(nn.Module):
             for chunk in chunks(probs_BT.shape[1], self.chunk_size):
                 probs_BT[:, chunk] = _tail_probs(rows, roots_KB[t], tail, chunk).t()
         return probs_BL
+
+    @torch.no_grad()
+    def probability_of(self, hidden_BD: Tensor, label: int) -> Tensor:
+        """One label's probability for each row, (B,): Equation 2 without the other labels."""
+        self._check_hidden(hidden_BD)
+        if not 0 <= label < self.n_labels:
+            raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
+        t = bisect_right(self.cutoffs, label)  # 0 for the head
+        row = label if t == 0 else self.head_size + t - 1
+        probs_B = sigmoid_(self._head_logits(hidden_BD, slice(row, row + 1)))[0]
+        if t == 0:
+            return probs_B
+        tail, place = cast(Tail, self.tails[t - 1]), label - self.cutoffs[t - 1]
+        return _tail_probs(tail.narrow(hidden_BD), probs_B, tail, slice(place, place + 1))[0]
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5) -> TopK:
