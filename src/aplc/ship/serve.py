@@ -243,11 +243,13 @@ def _refusal_response(error: Exception) -> Response:
         refusal = Refusal(422, _sentence(error))
     elif isinstance(error, HTTPException):
         cures = {
-            400: "The body can't be read as JSON.",
             404: "There is no such page; /docs lists what there is.",
             405: "Not with this method; /docs lists what there is.",
         }
-        refusal = Refusal(error.status_code, cures.get(error.status_code, str(error.detail)), **(error.headers or {}))
+        status, words = error.status_code, cures.get(error.status_code, str(error.detail))
+        if status == 400:  # bytes that are no UTF-8, or brackets beyond the parser's depth
+            status, words = 422, "The body can't be read as JSON."
+        refusal = Refusal(status, words, **(error.headers or {}))
     elif isinstance(error, Refusal):
         refusal = error
     else:
