@@ -57,6 +57,7 @@ def test_saved_model_gives_bit_identical_predictions(tagger, tmp_path):
         "labels.txt",
         "label_counts.npy",
         "README.md",
+        "calibration.json",
     }
 
 

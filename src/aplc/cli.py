@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from aplc import __version__
+from aplc import __version__, cli_labels
 from aplc.errors import AplcError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
@@ -28,6 +28,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+app.add_typer(cli_labels.app, name="labels")
 
 CorpusArgument = Annotated[Path, typer.Argument(help="A folder with train, dev and test files, or one file.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder.")]
@@ -169,18 +171,22 @@ def evaluate(
     from aplc.evaluate.run import parse_propensity
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
+    from aplc.folder import EVALUATION
 
     ab = parse_propensity(propensity)
     about = {"model": str(model), "corpus": str(corpus), "part": part}
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("evaluating") as advance:
         documents = read_documents(opened.file(part), opened.bad_rows)
         drawn = max(examples, EXAMPLES if report else 0)
+        folder = _load(model)
         evaluation = evaluate_run(
-            _load(model), documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
+            folder, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
         )
     print(render(evaluation, n_examples=examples))
     if json_file:
         save_evaluation(json_file, evaluation, **about)
+        if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
+            folder.save_card(model)
     if report:
         write_report(report, evaluation, **about)
         print(f"report: {report}", file=sys.stderr)
@@ -235,21 +241,63 @@ def predict(
         str, typer.Argument(metavar="INPUT", help="A file of texts, or - for JSON Lines on standard input.")
     ],
     out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document.")],
-    top_k: Annotated[int, typer.Option(min=1, help="At most so many labels a document.")] = 5,
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="Leave out labels less probable than this.")] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="At most so many labels a document: 5, or 100 with another rule.")
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Only labels at least so probable.")] = None,
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Only labels so sure that this share of them is right.")
+    ] = None,
+    expected_f1: Annotated[
+        bool, typer.Option("--expected-f1", help="As many labels as promise the highest F1.")
+    ] = False,
+    allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
+    deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
     on_bad_row: OnBadRow = "stop",
 ) -> None:
     """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
+    from aplc.decide import Decision, Rule, read_names
     from aplc.predict import predict_file
 
+    rule = Rule(
+        top_k=top_k,
+        threshold=threshold,
+        precision=precision,
+        expected_f1=expected_f1,
+        allow=read_names(allow) if allow else None,
+        deny=read_names(deny) if deny else (),
+    )
     bad_rows = BadRows(on_bad_row, Path(f"{out}.rejects.jsonl"))
     folder = _load(model)
+    if precision is not None and folder.calibration:
+        chosen = Decision.of(rule, folder.labels, folder.calibration).threshold
+        found = folder.calibration.recall_at(chosen)
+        print(f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels", file=sys.stderr)
     with Screen().bar("tagging") as advance:
-        n = predict_file(folder, read_documents(input_, bad_rows), out, top_k, threshold, advance)
+        n, n_abstained = predict_file(folder, read_documents(input_, bad_rows), out, rule, advance)
     _say_rejects(bad_rows)
-    print(f"tagged {n:,} documents: {out}")
+    abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
+    print(f"tagged {n:,} documents{abstained}: {out}")
+
+
+@app.command()
+def export(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Compare both models on its test part; without it, on random word pieces.")
+    ] = None,
+) -> None:
+    """Export a model to ONNX, and measure how far the result is from the original."""
+    from aplc.console import Screen
+    from aplc.ship.export import export as export_model
+
+    parity = export_model(model, out, int8=int8, corpus=corpus, screen=Screen())
+    print(parity.render())
+    print(f"exported: {out}")
 
 
 @app.command()

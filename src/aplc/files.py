@@ -1,6 +1,7 @@
 """Writing files so that a crash never leaves half of one: write aside, flush, rename."""
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -37,6 +38,49 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` only when the block ends without an exception."""
     with atomic_path(path) as aside, aside.open("wb") as out:
         yield out
+
+
+@contextlib.contextmanager
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A copy of `folder` beside it, to change; takes its place, in one step, when the block ends without an exception.
+
+    Files are hard links to the old ones: what is written with `atomic_write` replaces a link and leaves the old file.
+    """
+    folder = folder.resolve()
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    try:
+        shutil.copytree(folder, aside, copy_function=_link, symlinks=False, dirs_exist_ok=True)
+        yield aside
+        _exchange(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)  # by now the old one
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target)
+
+
+def _exchange(a: Path, b: Path) -> None:
+    """Swap two folders: at once where the system can (Linux), else with one moment between two renames."""
+    with contextlib.suppress(AttributeError, OSError):
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.renameat2(_AT_CWD, os.fsencode(a), _AT_CWD, os.fsencode(b), _EXCHANGE) == 0:
+            return
+    spare = a.with_suffix(".old")
+    os.rename(b, spare)
+    try:
+        os.rename(a, b)
+    except OSError:
+        os.rename(spare, b)
+        raise
+    os.rename(spare, a)
+
+
+_AT_CWD, _EXCHANGE = -100, 2
+"""Linux' names for "relative to where we are" and RENAME_EXCHANGE."""
 
 
 def is_main_process() -> bool:

@@ -1,31 +1,40 @@
 """A model folder: everything needed to tag texts, in files that can't run code.
 
-config.json (settings, encoder, cut-offs), model.safetensors, tokenizer.json, labels.txt, label_counts.npy, README.md.
+config.json (settings, encoder, cut-offs, changes of the label set), model.safetensors, tokenizer.json, labels.txt,
+label_counts.npy, README.md, and calibration.json where documents were held out to learn it from.
 """
 
-import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from aplc import __version__
-from aplc.card import model_card
+from aplc.calibration import FILE as CALIBRATION
+from aplc.calibration import Calibration, Ranking
+from aplc.card import model_card, read_evaluation
 from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
 from aplc.distributed import world
-from aplc.errors import AplcError, ModelError
-from aplc.files import atomic_path, atomic_write, is_main_process, write_json
+from aplc.errors import ModelError
+from aplc.files import atomic_folder, atomic_path, atomic_write, is_main_process, write_json
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
+from aplc.safety import build_checked, check_depth, check_files, load_weights, read_header, read_json
 from aplc.sharding import gather_state
+from aplc.ship import onnx
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+EVALUATION = "evaluation.json"
+"""Where a model folder keeps its evaluation, if it has one."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,21 @@ class ModelFolder:
     labels: LabelSet
     n_documents: int
     """Training documents the labels were counted in."""
+    calibration: Calibration | None = None
+    """What the held-out documents taught about probabilities."""
+    held_out: dict[str, Any] | None = None
+    """Number of held-out documents, and metrics and bands on them, for the card."""
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """How candidates become the best labels."""
+        merged = self.labels.stands_for if self.labels.has_merged else None
+        return Ranking(tuple(self.model.clusters.bounds[:-1]), self.calibration, merged)
+
+    @property
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Which ids may be predicted; None if all may."""
+        return None if self.labels.active.all() else self.labels.active
 
     def save(self, folder: Path) -> None:
         self.save_frame(folder)
@@ -48,8 +72,11 @@ class ModelFolder:
         folder.mkdir(parents=True, exist_ok=True)
         self.tokenizer.save(folder)
         self.labels.save(folder)
-        with atomic_write(folder / CARD) as out:
-            out.write(model_card(self.config, self.labels, self.n_documents).encode("utf-8"))
+        if self.calibration:
+            self.calibration.save(folder)
+        elif is_main_process():
+            (folder / CALIBRATION).unlink(missing_ok=True)
+        self.save_card(folder)
         write_json(
             folder / CONFIG,
             {
@@ -58,10 +85,26 @@ class ModelFolder:
                 "n_labels": len(self.labels),
                 "n_documents": self.n_documents,
                 "cutoffs": list(self.config.clusters.cutoffs),
+                "added": self.model.clusters.options["added"],
+                "label_set": self.labels.state(),
+                "held_out": self.held_out,
                 "encoder": self.model.encoder.save_config(),
                 "config": self.config.to_dict(),
             },
         )
+
+    def save_card(self, folder: Path) -> None:
+        """Metrics in it are those of the held-out documents and of the evaluation that lies in the folder, if any."""
+        text = model_card(
+            self.config,
+            self.labels,
+            self.n_documents,
+            calibration=self.calibration,
+            held_out=self.held_out,
+            evaluation=read_evaluation(folder / EVALUATION),
+        )
+        with atomic_write(folder / CARD) as out:
+            out.write(text.encode("utf-8"))
 
     def save_weights(self, folder: Path) -> None:
         state = gather_state(self.model)
@@ -77,22 +120,23 @@ class ModelFolder:
     def load(cls, folder: Path | str) -> "ModelFolder":
         """Read a folder; the model is in evaluation mode, on this process' device."""
         folder = Path(folder)
+        check_files(folder)
         settings = _read_settings(folder)
-        labels, tokenizer = LabelSet.load(folder), Tokenizer.load(folder)
-        try:
-            config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
-            encoder = Encoder.from_config(settings["encoder"])
-            cutoffs, n_labels = tuple(settings["cutoffs"]), int(settings["n_labels"])
-            n_documents = int(settings["n_documents"])
-            model = TaggingModel(encoder, config, n_labels=n_labels, cutoffs=cutoffs)
-        except AplcError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{folder / CONFIG}: {type(error).__name__}: {error}") from None
-        if n_labels != len(labels):
-            raise ModelError(f"{folder}: config.json has {n_labels} labels, labels.txt {len(labels)}")
-        _load_weights(model, folder / WEIGHTS)
-        return cls(config, model.eval().to(world().device), tokenizer, labels, n_documents)
+        config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
+        n_labels = settings["n_labels"]
+        exported = onnx.is_exported(folder)
+        # An exported model has the methods that tagging needs, and says so where training or saving is asked of it.
+        model = cast(TaggingModel, onnx.load_exported(folder, settings)) if exported else _build(folder, settings, config)
+        labels = LabelSet.load(folder, n_labels, settings["label_set"])
+        tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
+        rows = int(settings["encoder"]["config"].get("vocab_size", tokenizer.vocab_size))
+        if tokenizer.vocab_size > rows:
+            raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
+        if not exported:
+            load_weights(model, folder / WEIGHTS)
+        model = model.eval().to(world().device)
+        held_out = settings.get("held_out")
+        return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
 
     @property
     def collator(self) -> Collator:
@@ -100,30 +144,55 @@ class ModelFolder:
         return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left)
 
 
+def _build(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:
+    """The network without its weights, once it is known to fit them."""
+    header = read_header(folder / WEIGHTS)
+    check_depth(settings["encoder"], header, folder / CONFIG)
+    check_depth({name: settings[name] for name in ("cutoffs", "added")}, header, folder / CONFIG)
+
+    def build() -> TaggingModel:
+        encoder = Encoder.from_config(settings["encoder"])
+        cutoffs, added = tuple(settings["cutoffs"]), tuple(settings["added"])
+        return TaggingModel(encoder, config, n_labels=settings["n_labels"], cutoffs=cutoffs, added=added)
+
+    return cast(TaggingModel, build_checked(build, header, folder))
+
+
+def read_labels(folder: Path) -> LabelSet:
+    """A model folder's label set alone."""
+    check_files(folder)
+    settings = _read_settings(folder)
+    return LabelSet.load(folder, settings["n_labels"], settings["label_set"])
+
+
+def replace_folder(path: Path, before: ModelFolder, after: ModelFolder, out: Path | None = None) -> None:
+    """Put a changed model in the place of the one it was made from, at once; or in a new folder `out`."""
+    if out is not None:
+        if out.exists():
+            raise ModelError(f"{out}: is there already; choose another --out")
+        after.save(out)
+        return
+    with atomic_folder(path) as aside:
+        after.save_frame(aside)
+        if after.model is not before.model:
+            after.save_weights(aside)
+        if read_labels(path).version != before.labels.version:
+            raise ModelError(f"{path}: its labels were changed by somebody else meanwhile; try again")
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
-    if not (folder / CONFIG).is_file():
+    path = folder / CONFIG
+    if not path.is_file():
         raise ModelError(f"{folder}: not a model folder (no {CONFIG}); train one with aplc train ... --out {folder}")
-    try:
-        settings = json.loads((folder / CONFIG).read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{folder / CONFIG}: not JSON ({error})") from None
-    if not isinstance(settings, dict) or settings.get("format") != FORMAT:
-        found = settings.get("format") if isinstance(settings, dict) else None
-        raise ModelError(f"{folder / CONFIG}: format {found!r}, this version of aplc reads format {FORMAT}")
+    settings = {"added": [], "label_set": {}} | read_json(path)
+    if settings.get("format") != FORMAT:
+        raise ModelError(f"{path}: format {settings.get('format')!r}, this version of aplc reads format {FORMAT}")
+    kinds = {"config": dict, "encoder": dict, "label_set": dict, "cutoffs": list, "added": list}
+    for name, kind in (kinds | {"n_labels": int, "n_documents": int}).items():
+        value = settings.get(name)
+        if type(value) is not kind or (kind is int and value < 1):
+            raise ModelError(f"{path}: {name} = {str(value)[:40]}: must be a JSON {_JSON_KINDS[kind]}")
     return settings
 
 
-def _load_weights(model: TaggingModel, path: Path) -> None:
-    """Names and shapes are compared before a tensor is read."""
-    if not path.is_file():
-        raise ModelError(f"{path}: no weights yet; the training run has not finished its first epoch")
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    try:
-        with safe_open(path, framework="pt") as file:
-            found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        for name in sorted(expected.keys() | found.keys()):
-            if expected.get(name) != found.get(name):
-                raise ModelError(f"{path}: {name} is {found.get(name)}, config.json asks for {expected.get(name)}")
-        model.load_state_dict(load_file(path))
-    except (SafetensorError, RuntimeError) as error:
-        raise ModelError(f"{path}: damaged ({error})") from None
+_JSON_KINDS = {dict: "object", list: "list", int: "integer of at least 1"}

@@ -1,23 +1,42 @@
-"""`Tagger`: texts and label names in, label names and probabilities out."""
+"""`Tagger`: texts and label names in, label names and probabilities out; an estimator of scikit-learn's kind.
+
+It works in a Pipeline and in GridSearchCV. `settings` holds what `--set` takes, so that a grid can range over it:
+
+    GridSearchCV(Tagger(), {"settings": [["train.epochs=2"], ["train.epochs=4"]]}, cv=3).fit(texts, labels)
+"""
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import overload
+from typing import Any, Self, TypeAlias, overload
 
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.base import BaseEstimator
 
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.formats import Document
+from aplc.decide import Rule
 from aplc.errors import AplcError, NotFittedError
+from aplc.evaluate.metrics import Metrics
 from aplc.folder import ModelFolder
-from aplc.predict import name_tags, predict_documents
+from aplc.hub import fetch_model, push_model
+from aplc.predict import decide_documents, predict_documents
+from aplc.relabel import add_labels
 from aplc.train.prepare import Source
 from aplc.train.run import train
+from aplc.train.update import update
 
 Tags = list[tuple[str, float]]
 """(label, probability), best first."""
+Labels: TypeAlias = "Sequence[Sequence[str]] | sparse.csr_matrix | sparse.csr_array"
+"""One list of names a text, or a sparse matrix (texts x labels) whose columns have names."""
+
+SCORE = "nDCG@5"
+"""What `score` gives: it looks at all five places of a list and weighs the first ones most."""
+DEPTH = 100
 
 
 class Tagger(BaseEstimator):  # type: ignore[misc]
@@ -34,43 +53,126 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.settings = settings
         self.verbose = verbose
 
-    def fit(self, texts: Sequence[str], labels: Sequence[Sequence[str]]) -> "Tagger":
-        """Train on `texts`, each with its list of label names."""
-        if len(texts) != len(labels):
-            raise AplcError(f"{len(texts)} texts but {len(labels)} lists of labels; give one list a text")
-        if any(isinstance(names, str) for names in labels):
-            raise AplcError("labels: give a list of strings for each text, not one string")
+    def fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
+        """Train on `texts`, each with its list of label names.
+
+        `labels` may be a scipy CSR matrix instead; `label_names` are its columns' names, or they are "0", "1", ...
+        """
         config = Config.from_preset(self.preset).with_settings(list(self.settings))
-        documents = [
-            Document(text=text, labels=list(dict.fromkeys(names))) for text, names in zip(texts, labels, strict=True)
-        ]
+        documents = _documents(texts, labels, label_names)
         with Source.from_memory(documents) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
-            self._folder = train(source, config, Path(out), screen=Screen(quiet=not self.verbose))
+            self._folder = train(source, config, Path(out), screen=self._screen)
+        return self
+
+    def partial_fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
+        """Go on training with more documents: one pass, gently. The first call is a `fit`.
+
+        Labels that the model lacks are added first (`aplc labels add`). The calibration is that of before.
+        """
+        if not self.__sklearn_is_fitted__():
+            return self.fit(texts, labels, label_names=label_names)
+        folder, documents = self.folder, _documents(texts, labels, label_names)
+        known = folder.labels.index.keys() | folder.labels.retired
+        new = dict.fromkeys(name for document in documents for name in document.labels if name not in known)
+        if new:
+            folder = add_labels(folder, documents, list(new))
+        self._folder = update(folder, documents, n_counted=len(self.folder.labels))
         return self
 
     @overload
-    def predict(self, texts: str, top_k: int = 5, *, threshold: float = 0.0) -> Tags: ...  # type: ignore[overload-overlap]
+    def predict(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        top_k: int | None = None,
+        *,
+        threshold: float | None = None,
+        precision: float | None = None,
+        expected_f1: bool = False,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+    ) -> Tags: ...
     @overload
-    def predict(self, texts: Sequence[str], top_k: int = 5, *, threshold: float = 0.0) -> list[Tags]: ...
+    def predict(
+        self,
+        texts: Iterable[str],
+        top_k: int | None = None,
+        *,
+        threshold: float | None = None,
+        precision: float | None = None,
+        expected_f1: bool = False,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+    ) -> list[Tags]: ...
 
-    def predict(self, texts: str | Sequence[str], top_k: int = 5, *, threshold: float = 0.0) -> Tags | list[Tags]:
-        """The `top_k` best labels of each text, without those below `threshold`. One string in, one result out."""
-        if isinstance(texts, str):
-            return self.predict([texts], top_k, threshold=threshold)[0]
+    def predict(
+        self,
+        texts: str | Iterable[str],
+        top_k: int | None = None,
+        *,
+        threshold: float | None = None,
+        precision: float | None = None,
+        expected_f1: bool = False,
+        allow: Sequence[str] | None = None,
+        deny: Sequence[str] = (),
+    ) -> Tags | list[Tags]:
+        """Labels with probabilities, best first. One string in, one result out; a list in, a list out.
+
+        Args:
+            texts: one text, or any number of them.
+            top_k: at most so many labels a text; 5, or 100 where another rule is given.
+            threshold: only labels at least so probable.
+            precision: only labels so sure that this share of them is right, by the documents held out of training.
+            expected_f1: as many labels as promise the highest F1.
+            allow: only these labels.
+            deny: none of these labels.
+
+        A text of which no label qualifies gets an empty list.
+        """
+        rule = Rule(
+            top_k=top_k, threshold=threshold, precision=precision, expected_f1=expected_f1, allow=allow, deny=deny
+        )
+        single = isinstance(texts, str)
+        documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
+        results = [tags for _, block in decide_documents(self.folder, documents, rule) for tags in block]
+        return results[0] if single else results
+
+    def predict_proba(self, texts: str | Iterable[str], top_k: int = DEPTH) -> sparse.csr_array:
+        """Probabilities of each text's `top_k` best labels as a sparse (texts, labels) array; columns: `classes_`."""
         if top_k < 1:
             raise AplcError(f"top_k = {top_k}: must be at least 1")
         folder = self.folder
-        results = []
-        for block, ids, probs in predict_documents(
-            folder, (Document(text) for text in texts), min(top_k, len(folder.labels))
-        ):
-            results += [name_tags(folder, ids[i], probs[i], threshold) for i in range(len(block))]
-        return results
+        documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
+        k, shape = min(top_k, len(folder.labels)), (len(documents), len(folder.labels))
+        found = [(ids, probs) for _, ids, probs in predict_documents(folder, documents, k)]
+        ids = np.concatenate([np.empty((0, k), dtype=np.int64), *(block for block, _ in found)])
+        probs = np.concatenate([np.empty((0, k), dtype=np.float32), *(block for _, block in found)])
+        kept = ids >= 0
+        result = sparse.csr_array((probs[kept], ids[kept], np.cumsum([0, *kept.sum(axis=1)])), shape=shape)
+        result.sort_indices()
+        return result
+
+    def score(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> float:
+        """nDCG of the five best labels; true labels that the model does not have count as missed."""
+        folder, documents = self.folder, _documents(texts, labels, label_names)
+        metrics = Metrics(folder.labels.counts, n_documents=folder.n_documents)
+        unseen: dict[str, int] = {}
+        for block, ids, probs in predict_documents(folder, documents, min(5, len(folder.labels))):
+            truth = [folder.labels.encode_all(document.labels, unseen) for document in block]
+            flat = np.array([i for row in truth for i in row], dtype=np.int64)
+            metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), flat)
+        if not metrics.n_evaluated:
+            raise AplcError("score: no texts to score")
+        return metrics.result()[SCORE]
+
+    @property
+    def classes_(self) -> NDArray[np.object_]:
+        """Label names in the order of `predict_proba`'s columns."""
+        return np.array(self.folder.labels.names, dtype=object)
 
     @property
     def folder(self) -> ModelFolder:
         """The model with its tokenizer and labels."""
-        if not hasattr(self, "_folder"):
+        if not self.__sklearn_is_fitted__():
             raise NotFittedError("this Tagger has no model yet: call fit, or Tagger.from_pretrained(folder)")
         return self._folder
 
@@ -79,11 +181,65 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.folder.save(Path(folder))
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "Tagger":
-        """Read a model folder that `save_pretrained` or `aplc train` wrote."""
+    def from_pretrained(cls, folder: str | Path) -> Self:
+        """Read a model folder that `save_pretrained` or `aplc train` wrote, or fetch one from the hub by its name."""
         tagger = cls()
-        tagger._folder = ModelFolder.load(folder)
+        tagger._folder = ModelFolder.load(fetch_model(folder))
         return tagger
+
+    def push_to_hub(self, name: str, *, private: bool = True, message: str = "Upload with aplc") -> str:
+        """Upload the model to the hub as `name` ("user/model"); returns its address. Log in first: `hf auth login`."""
+        with tempfile.TemporaryDirectory(prefix="aplc-") as out:
+            self.save_pretrained(out)
+            return push_model(Path(out), name, private=private, message=message)
+
+    @property
+    def _screen(self) -> Screen:
+        return Screen(quiet=not self.verbose)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_folder")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string, tags.input_tags.two_d_array = True, False
+        tags.target_tags.multi_output = tags.target_tags.required = True
+        return tags
+
+
+def _texts(texts: Iterable[str]) -> list[str]:
+    listed = list(texts)
+    for i, text in enumerate(listed):
+        if not isinstance(text, str):
+            raise AplcError(f"texts: number {i} is of type {type(text).__name__}, expected a string")
+    return listed
+
+
+def _documents(texts: Iterable[str], labels: Labels, label_names: Sequence[str] | None) -> list[Document]:
+    if isinstance(texts, str):
+        raise AplcError("texts: give a list of strings, not one string")
+    listed = _texts(texts)
+    names = _names(labels, label_names) if sparse.issparse(labels) else [list(row) for row in _lists(labels)]
+    if len(listed) != len(names):
+        raise AplcError(f"{len(listed)} texts but {len(names)} lists of labels; give one list a text")
+    return [Document(text=text, labels=list(dict.fromkeys(row))) for text, row in zip(listed, names, strict=True)]
+
+
+def _lists(labels: Any) -> Iterable[Iterable[str]]:
+    for i, row in enumerate(labels):
+        if isinstance(row, str) or not isinstance(row, Iterable):
+            raise AplcError("labels: give a list of strings for each text, not one string")
+        for name in row:
+            if not isinstance(name, str) or not name.strip() or "\n" in name:
+                raise AplcError(f"labels of text {i}: {name!r} is no name; give strings without line breaks")
+        yield row
+
+
+def _names(labels: Any, label_names: Sequence[str] | None) -> list[list[str]]:
+    """Names for each row of a sparse matrix; every entry that is not zero is a label."""
+    matrix = sparse.csr_array(labels, copy=True)
+    columns = [str(i) for i in range(matrix.shape[1])] if label_names is None else list(label_names)
+    if len(columns) != matrix.shape[1] or len(set(columns)) != len(columns):
+        raise AplcError(f"label_names has {len(set(columns))} names, labels {matrix.shape[1]} columns; give one each")
+    matrix.eliminate_zeros()
+    return [[columns[j] for j in matrix.indices[a:b]] for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]

@@ -28,7 +28,7 @@ def test_names_survive_the_file(tmp_path):
     names = {"with, comma": 4, "ünï": 3, "line\u2028separator\x85": 2, "<script>": 1, '"quoted"': 1}
     labels = LabelSet.from_counter(Counter(names))
     labels.save(tmp_path)
-    loaded = LabelSet.load(tmp_path)
+    loaded = LabelSet.load(tmp_path, len(names), {})
     assert loaded.names == labels.names
     assert loaded.counts.tolist() == labels.counts.tolist()
 
@@ -44,5 +44,7 @@ def test_unseen_labels_get_ids_beyond_the_set():
 def test_files_that_disagree_are_refused(tmp_path):
     LabelSet.from_counter(Counter({"a": 2, "b": 1})).save(tmp_path)
     np.save(tmp_path / "label_counts.npy", np.array([1, 2, 3]))
-    with pytest.raises(ModelError, match=r"2 names"):
-        LabelSet.load(tmp_path)
+    with pytest.raises(ModelError, match=r"expected 2 counts"):
+        LabelSet.load(tmp_path, 2, {})
+    with pytest.raises(ModelError, match=r"2 names, config.json 3 labels"):
+        LabelSet.load(tmp_path, 3, {})

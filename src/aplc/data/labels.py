@@ -2,19 +2,25 @@
 
 Ties are broken by name, so that the order follows from the data alone. A label's id is its place in that order; ids
 never leave the package. Labels that only occur in test data get ids from `len(labels)` on, for the metrics.
+
+A label set lives on after training (`aplc labels`): added labels get the next ids, whatever their frequency; a renamed
+label keeps its id, a retired one keeps it and is never predicted, and one merged into another stands for that one.
+Every change makes a new version and leaves a line in the history.
 """
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aplc.errors import CorpusError, ModelError
 from aplc.files import atomic_write
+from aplc.safety import MB, NAME_BYTES, check_file
 
 NAMES, COUNTS = "labels.txt", "label_counts.npy"
 
@@ -23,7 +29,21 @@ NAMES, COUNTS = "labels.txt", "label_counts.npy"
 class LabelSet:
     names: tuple[str, ...]
     counts: NDArray[np.int64]
-    """Training documents with each label; never rising."""
+    """Training documents with each label; never rising, but for labels that were added later."""
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Names that stand for another: former names of renamed labels, and labels merged into others."""
+    retired: frozenset[str] = frozenset()
+    version: int = 1
+    """Goes up by one with every change."""
+    history: tuple[dict[str, Any], ...] = ()
+    """What was done: `version`, `date`, `change` and its labels."""
+
+    def __post_init__(self) -> None:
+        for name, target in self.aliases.items():
+            if target not in self._rows or target in self.aliases or target in self.retired:
+                raise ModelError(f"label {name!r} stands for {target!r}, which is no label")
+        if not self.retired <= self._rows.keys():
+            raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is no label")
 
     @classmethod
     def from_counter(cls, counter: Counter[str], min_count: int = 1) -> "LabelSet":
@@ -41,19 +61,54 @@ class LabelSet:
         return len(self.names)
 
     @cached_property
-    def index(self) -> dict[str, int]:
+    def _rows(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Ids by name: of labels in use, and of names that stand for one of these."""
+        if not self.aliases and not self.retired:
+            return self._rows
+        index = {name: i for name, i in self._rows.items() if name not in self.retired}
+        return index | {name: self._rows[target] for name, target in self.aliases.items()}
+
+    @cached_property
+    def active(self) -> NDArray[np.bool_]:
+        """For each id, whether the model may predict it."""
+        active = np.ones(len(self), dtype=bool)
+        active[[self._rows[name] for name in self.retired]] = False
+        return active
+
+    @cached_property
+    def stands_for(self) -> NDArray[np.int64]:
+        """For each id, the id of the label that it stands for: its own, unless it was merged."""
+        ids = np.arange(len(self), dtype=np.int64)
+        for name, target in self.aliases.items():
+            if name in self._rows:
+                ids[self._rows[name]] = self._rows[target]
+        return ids
+
+    @property
+    def has_merged(self) -> bool:
+        return any(name in self._rows for name in self.aliases)
+
+    @property
+    def n_in_use(self) -> int:
+        """Labels a document can get."""
+        return len(np.unique(self.stands_for[self.active]))
+
     def encode(self, names: Iterable[str]) -> list[int]:
-        """Ids of the names that are in the set; the others are left out."""
-        return [self.index[name] for name in names if name in self.index]
+        """Ids of the names that are in the set, each once; the others are left out."""
+        ids = [self.index[name] for name in names if name in self.index]
+        return list(dict.fromkeys(ids)) if self.aliases else ids
 
     def encode_all(self, names: Iterable[str], unseen: dict[str, int]) -> list[int]:
         """Ids of all names; one that is not in the set gets the next free id from `len(self)` on, kept in `unseen`."""
-        return [
+        ids = [
             self.index[name] if name in self.index else unseen.setdefault(name, len(self) + len(unseen))
             for name in names
         ]
+        return list(dict.fromkeys(ids)) if self.aliases else ids
 
     def save(self, folder: Path) -> None:
         with atomic_write(folder / NAMES) as out:
@@ -61,14 +116,31 @@ class LabelSet:
         with atomic_write(folder / COUNTS) as out:
             np.save(out, self.counts, allow_pickle=False)
 
+    def state(self) -> dict[str, Any]:
+        """What config.json keeps of the set's changes."""
+        return {
+            "version": self.version,
+            "aliases": self.aliases,
+            "retired": sorted(self.retired),
+            "history": list(self.history),
+        }
+
     @classmethod
-    def load(cls, folder: Path) -> "LabelSet":
+    def load(cls, folder: Path, n_labels: int, state: dict[str, Any]) -> "LabelSet":
+        """From a model folder; `n_labels` and `state` are what its config.json says."""
         try:
+            for file, limit in ((NAMES, n_labels * NAME_BYTES), (COUNTS, n_labels * 8)):
+                check_file(folder / file, limit + MB)
             # Only \n ends a name: str.splitlines would also cut at the odd separators some names contain.
             names = tuple((folder / NAMES).read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
-            counts = np.load(folder / COUNTS, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            # A map: a header that promises more than the file has is refused before memory is taken.
+            counts = np.array(np.load(folder / COUNTS, mmap_mode="r", allow_pickle=False))
+            if len(names) != n_labels or len(set(names)) != n_labels:
+                raise ValueError(f"{NAMES} has {len(set(names))} names, config.json {n_labels} labels")
+            if counts.shape != (n_labels,) or counts.dtype != np.int64 or counts.min() < 0:
+                raise ValueError(f"{COUNTS} is {counts.dtype}{counts.shape}, expected {n_labels} counts")
+            aliases = {str(name): str(target) for name, target in dict(state.get("aliases", {})).items()}
+            retired, version = frozenset(map(str, state.get("retired", ()))), int(state.get("version", 1))
+            return cls(names, counts, aliases, retired, version, tuple(map(dict, state.get("history", ()))))
+        except (OSError, ValueError, TypeError, EOFError, AttributeError, OverflowError, SyntaxError) as error:
             raise ModelError(f"{folder}: can't read {NAMES} and {COUNTS}: {error}") from None
-        if counts.shape != (len(names),) or counts.dtype != np.int64 or len(set(names)) != len(names):
-            raise ModelError(f"{folder}: {NAMES} has {len(names)} names, {COUNTS} is {counts.dtype}{counts.shape}")
-        return cls(names, counts)

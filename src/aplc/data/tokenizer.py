@@ -82,8 +82,10 @@ class Tokenizer:
             raise ModelError(f"{path}: no {FILE} or spiece.model there") from None
         except ModelError:
             raise
-        except Exception as error:  # tokenizers raises bare Exception
-            raise ModelError(f"{file}: not a tokenizer ({error})") from None
+        except BaseException as error:  # tokenizers raises bare Exception, and its panics are not even that
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+            raise ModelError(f"{file}: not a tokenizer ({' '.join(str(error).split())[:200]})") from None
 
     def save(self, folder: Path) -> None:
         with atomic_write(folder / FILE) as out:

@@ -68,15 +68,20 @@ def by_frequency(stats: LabelStats, *, tail: int = TAIL, torso: int = TORSO) -> 
     return [_band(name, stats, _between(stats, low, high), (low, high)) for name, low, high in bounds]
 
 
-def by_cluster(stats: LabelStats, *, cutoffs: Sequence[int], n_labels: int) -> list[Band]:
-    """Bands by the output layer's clusters: head, tail 1, tail 2, ..., and labels the model doesn't have."""
+def by_cluster(stats: LabelStats, *, cutoffs: Sequence[int], n_labels: int, n_added: int = 0) -> list[Band]:
+    """Bands by the output layer's clusters: head, tail 1, tail 2, ..., and labels the model doesn't have.
+
+    The last `n_added` clusters hold labels that were added after training: added 1, added 2, ...
+    """
     edges = [0, *cutoffs, n_labels]
     if edges != sorted(set(edges)):
         raise ValueError(f"cutoffs is {list(cutoffs)}, expected rising ids between 0 and n_labels = {n_labels}")
     ids = np.arange(len(stats.train))
     bands = []
     for i, (start, end) in enumerate(pairwise(edges)):
-        bands.append(_band(f"tail {i}" if i else "head", stats, (ids >= start) & (ids < end)))
+        n_tails = len(edges) - 2 - n_added
+        name = f"added {i - n_tails}" if i > n_tails else f"tail {i}" if i else "head"
+        bands.append(_band(name, stats, (ids >= start) & (ids < end)))
     return [*bands, _band("not in the model", stats, (ids >= n_labels) & (stats.true + stats.predicted > 0))]
 
 

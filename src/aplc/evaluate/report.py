@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
+
 from aplc.evaluate import drawings
 from aplc.evaluate.bands import Band, LabelScore
 from aplc.evaluate.findings import Example
@@ -52,7 +54,7 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
         "cards": _cards(evaluation),
         "figures": _figures(evaluation),
         "figures_note": escape(_figures_note(evaluation)),
-        "zipf": drawings.zipf_svg(evaluation.labels.counts, evaluation.cutoffs),
+        "zipf": drawings.zipf_svg(np.sort(evaluation.labels.counts)[::-1], evaluation.cutoffs),
         "examples_picture": drawings.examples_svg(evaluation.by_examples),
         "bands_picture": drawings.bands_svg(evaluation.bands),
         "at": str(AT),
@@ -172,9 +174,13 @@ def _bands(caption: str, bands: Sequence[Band]) -> Html:
 
 
 def _trust(evaluation: Evaluation) -> Html:
-    result = evaluation.metrics.result()
-    rows = [(f"first {k}" if k > 1 else "first", f"{percent(result[f'ECE@{k}'])} %") for k in evaluation.metrics.ks]
-    return table("Mean gap between probability and share that is true (expected calibration error)", ["", "gap"], rows)
+    caption, head = "Mean gap between probability and share that is true (expected calibration error)", ["", "gap"]
+    result, before = evaluation.metrics.result(), evaluation.before
+    rows = [[f"first {k}" if k > 1 else "first", f"{percent(result[f'ECE@{k}'])} %"] for k in evaluation.metrics.ks]
+    if before:
+        head = ["", "gap", "before calibration"]
+        rows = [[*row, f"{percent(before[f'ECE@{k}'])} %"] for row, k in zip(rows, evaluation.metrics.ks, strict=True)]
+    return table(caption, head, rows)
 
 
 def _names_note(evaluation: Evaluation) -> str:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -46,6 +46,11 @@ class Evaluation:
     """Of the documents and their labels, in order: runs are compared only on the same ones."""
     config: dict[str, Any]
     """Settings of the training run."""
+    label_set_version: int = 1
+    n_added: int = 0
+    """How many of the last clusters hold labels that were added after training."""
+    before: dict[str, float] | None = None
+    """Calibration errors of the model's own probabilities, ECE@k; None if the model is not calibrated."""
 
     @property
     def n_unseen(self) -> int:
@@ -66,7 +71,8 @@ class Evaluation:
 
     @cached_property
     def clusters(self) -> list[Band]:
-        return by_cluster(self.metrics.label_stats(AT), cutoffs=self.cutoffs, n_labels=len(self.labels))
+        stats = self.metrics.label_stats(AT)
+        return by_cluster(stats, cutoffs=self.cutoffs, n_labels=len(self.labels), n_added=self.n_added)
 
     @cached_property
     def by_examples(self) -> list[Band]:
@@ -88,6 +94,8 @@ class Evaluation:
             "propensity": list(self.metrics.propensity),
             "threshold": self.metrics.threshold,
             "metrics": self.metrics.result(),
+            "uncalibrated": self.before,
+            "label_set_version": self.label_set_version,
             "intervals": {name: [interval.low, interval.high] for name, interval in self.intervals.items()},
             "baseline": self.baseline.result(),
             "bands": [asdict(band) for band in self.bands],
@@ -115,31 +123,42 @@ class Evaluator:
         *,
         n_documents: int,
         cutoffs: Sequence[int] = (),
+        n_added: int = 0,
         propensity: str | tuple[float, float] = "default",
         threshold: float = 0.5,
         n_examples: int = 0,
         config: dict[str, Any] | None = None,
     ) -> None:
         self.labels = labels
-        self.cutoffs = tuple(cutoffs)
+        self.cutoffs, self.n_added = tuple(cutoffs), n_added
         self.config = config or {}
-        self.metrics, self.baseline = (
+        self.metrics, self.baseline, self.before = (
             Metrics(labels.counts, n_documents=n_documents, propensity=propensity, threshold=threshold)
-            for _ in range(2)
+            for _ in range(3)
         )
-        self.prior = labels.counts[:DEPTH] / n_documents
+        in_use = np.flatnonzero(labels.active & (labels.stands_for == np.arange(len(labels))))
+        self.frequent = in_use[np.argsort(-labels.counts[in_use], kind="stable")][:DEPTH]
+        self.prior = labels.counts[self.frequent] / n_documents
         self.unseen: dict[str, int] = {}
         self.findings = Findings(labels.names, sure=threshold, n_examples=n_examples)
         self.hash = hashlib.blake2b(digest_size=16)
 
-    def update(self, block: Sequence[Document], ids: np.ndarray, probs: np.ndarray) -> None:
+    def update(
+        self,
+        block: Sequence[Document],
+        ids: np.ndarray,
+        probs: np.ndarray,
+        before: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> None:
+        """Predictions of a block; `before`, ids and probabilities as they were before calibration."""
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
         indptr = np.cumsum([0, *map(len, truth)])
         flat = np.array([i for row in truth for i in row], dtype=np.int64)
         self.metrics.update(ids, probs, indptr, flat)
+        if before is not None:
+            self.before.update(*before, indptr, flat)
         shape = (len(block), len(self.prior))
-        frequent = np.broadcast_to(np.arange(len(self.prior)), shape)
-        self.baseline.update(frequent, np.broadcast_to(self.prior, shape), indptr, flat)
+        self.baseline.update(np.broadcast_to(self.frequent, shape), np.broadcast_to(self.prior, shape), indptr, flat)
         self.findings.update(block, ids, probs, truth)
         for document in block:
             self.hash.update(json.dumps([document.text, sorted(document.labels)]).encode())
@@ -147,6 +166,9 @@ class Evaluator:
     def finish(self) -> Evaluation:
         if self.metrics.n_evaluated == 0:
             raise CorpusError("no documents to evaluate")
+        before = None
+        if self.before.n_evaluated:
+            before = {f"ECE@{k}": self.before.reliability(k).ece for k in self.before.ks}
         return Evaluation(
             metrics=self.metrics,
             baseline=self.baseline,
@@ -156,6 +178,9 @@ class Evaluator:
             findings=self.findings,
             fingerprint=self.hash.hexdigest(),
             config=self.config,
+            label_set_version=self.labels.version,
+            n_added=self.n_added,
+            before=before,
         )
 
 
@@ -172,14 +197,24 @@ def evaluate(
     evaluator = Evaluator(
         folder.labels,
         n_documents=folder.n_documents,
-        cutoffs=folder.model.clusters.cutoffs,
+        cutoffs=folder.ranking.bounds[1:],
+        n_added=len(folder.model.clusters.added),
         propensity=propensity,
         threshold=threshold,
         n_examples=n_examples,
         config=folder.config.to_dict(),
     )
-    for block, ids, probs in predict_documents(folder, documents, min(DEPTH, len(folder.labels))):
-        evaluator.update(block, ids, probs)
+    depth = min(DEPTH, len(folder.labels))
+    if folder.calibration is None:
+        for block, ids, probs in predict_documents(folder, documents, depth):
+            evaluator.update(block, ids, probs)
+            advance(len(block))
+        return evaluator.finish()
+    # The model's own probabilities, for both: twice as deep, so that the first hundred calibrated ones are among them.
+    raw = replace(folder.ranking, calibration=None)
+    for block, ids, probs in predict_documents(folder, documents, min(2 * depth, len(folder.labels)), plain=True):
+        after, before = (ranking.settle(ids, probs, depth)[:2] for ranking in (folder.ranking, raw))
+        evaluator.update(block, *after, before)
         advance(len(block))
     return evaluator.finish()
 

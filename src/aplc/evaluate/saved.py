@@ -16,10 +16,10 @@ from aplc.errors import ModelError
 from aplc.evaluate.metrics import DocumentScores
 from aplc.evaluate.run import Evaluation
 from aplc.files import atomic_write, write_json
+from aplc.folder import EVALUATION
 
 FORMAT = 1
-FILE = "evaluation.json"
-"""Where a model folder keeps its evaluation, if it has one."""
+FILE = EVALUATION
 _ARRAYS = ("names", "numerators", "denominators", "n_true")
 
 

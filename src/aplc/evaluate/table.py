@@ -36,6 +36,9 @@ def _figures(evaluation: Evaluation) -> list[str]:
     for name in ("coverage", "ECE"):
         ours = "".join(f"{100 * result[f'{name}@{k}']:8.2f}      " for k in ks)
         lines.append(f"{name:<11}{ours}   " + "".join(f"{100 * baseline[f'{name}@{k}']:8.2f}" for k in ks))
+    if evaluation.before:
+        before = "".join(f"{100 * evaluation.before[f'ECE@{k}']:8.2f}      " for k in ks)
+        lines.append(f"{'  before':<11}{before}   (expected calibration error before calibration)")
     lines.append(f"{'micro-F1':<11}{cell('micro-F1')}   (labels with a probability of {metrics.threshold:g} or more)")
     lines.append(f"{'macro-F1':<11}{100 * result['macro-F1']:8.2f}")
     return [*lines, "± half of the 95 % interval (1,000 bootstrap resamples of the documents)"]

@@ -13,8 +13,8 @@ R rows that visit a tail, C labels of a chunk.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, cast
 
 import torch
@@ -109,6 +109,9 @@ class LabelClusters(nn.Module):
         bias: add `head.bias` and `tails.{t}.output.bias`; see `init_bias`. The paper has none (Eq. 6).
         tail_dropout: dropout after a tail's projection, one number or one per tail. Small tails overfit first.
         min_tail_width: floor for a tail's width, for many tails or a small `in_features`. 1 is the paper's layer.
+        added: sizes of later additions to the label set, the last ids of `n_labels`. Each is a cluster of its own, at
+            full width, with biases and without a root, `added.{i}`: p = sigmoid(z). So old labels keep their bits, and
+            a new label with many examples is not held down by a root that never heard of it.
         chunk_size: labels evaluated at a time. 4096 keeps a chunk's weights, logits and gradients in cache; the result
             does not depend on it but for rounding.
     """
@@ -125,6 +128,7 @@ class LabelClusters(nn.Module):
         bias: bool = False,
         tail_dropout: float | Sequence[float] = 0.0,
         min_tail_width: int = 1,
+        added: Sequence[int] = (),
         chunk_size: int = 4096,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -134,7 +138,10 @@ class LabelClusters(nn.Module):
         dropouts = [tail_dropout] * len(cutoffs) if isinstance(tail_dropout, int | float) else list(tail_dropout)
         check_at_least("in_features", in_features, 1)
         check_at_least("n_labels", n_labels, 1)
-        check_cutoffs(cutoffs, n_labels)
+        for size in added:
+            check_at_least("added", size, 1)
+        first_labels = n_labels - sum(added)  # those that were there from the start
+        check_cutoffs(cutoffs, first_labels)
         check_at_least("min_tail_width", min_tail_width, 1)
         check_at_least("chunk_size", chunk_size, 1)
         _check_choice("objective", objective, ("released", "paper"))
@@ -149,11 +156,12 @@ class LabelClusters(nn.Module):
         self.options = {
             **{"in_features": in_features, "cutoffs": cutoffs, "n_labels": n_labels, "div_value": div_value},
             **{"objective": objective, "tail": tail, "bias": bias, "tail_dropout": tail_dropout},
-            **{"min_tail_width": min_tail_width, "chunk_size": chunk_size},
+            **{"min_tail_width": min_tail_width, "added": list(added), "chunk_size": chunk_size},
         }
         self.in_features, self.n_labels, self.cutoffs = in_features, n_labels, cutoffs
         self.div_value, self.objective, self.tail, self.chunk_size = float(div_value), objective, tail, chunk_size
-        self.bounds = [0, *cutoffs, n_labels]  # cluster i holds labels bounds[i] to bounds[i + 1]
+        # Cluster i holds labels bounds[i] to bounds[i + 1]: the head, the tails, the additions.
+        self.bounds = [0, *cutoffs, *accumulate(added, initial=first_labels)]
         self.head_size = self.bounds[1]
         self.head = nn.Linear(in_features, self.head_size + len(cutoffs), bias=bias, device=device, dtype=dtype)
         self.tails = nn.ModuleList(
@@ -167,8 +175,11 @@ class LabelClusters(nn.Module):
                 device=device,
                 dtype=dtype,
             )
-            for t, ((start, stop), dropout) in enumerate(zip(pairwise(self.bounds[1:]), dropouts, strict=True), start=1)
+            for t, ((start, stop), dropout) in enumerate(
+                zip(pairwise(self.bounds[1:]), dropouts, strict=False), start=1
+            )
         )
+        self.added = nn.ModuleList(nn.Linear(in_features, size, device=device, dtype=dtype) for size in added)
         self._kept = KeptGradients()
 
     def reset_parameters(self) -> None:
@@ -231,6 +242,10 @@ class LabelClusters(nn.Module):
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
             roots_R, row_weight_R = roots_BK[:, t].index_select(0, rows_R), row_weight_B[rows_R]
             loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_R)[0]
+        for i, addition in enumerate(self._additions, start=1 + len(self.tails)):
+            begin, end = first[i : i + 2]
+            positives = label_N[begin:end] - self.bounds[i], row_N[begin:end]
+            loss = loss + self._cluster_loss(addition, hidden_BD, None, *positives, row_weight_B)[0]
         return loss, roots_BK
 
     def _root_loss(self, roots_BK: Tensor, targets: "Targets") -> Tensor | float:
@@ -258,6 +273,9 @@ class LabelClusters(nn.Module):
             rows, probs_BT = tail.narrow(hidden_BD), probs_BL[:, self.bounds[t + 1] : self.bounds[t + 2]]
             for chunk in chunks(probs_BT.shape[1], self.chunk_size):
                 probs_BT[:, chunk] = _tail_probs(rows, roots_KB[t], tail, chunk).t()
+        for start, addition, chunk in self._added_chunks():
+            probs_CB = _added_probs(hidden_BD, addition, chunk)
+            probs_BL[:, start : start + len(probs_CB)] = probs_CB.t()
         return probs_BL
 
     @torch.no_grad()
@@ -266,21 +284,26 @@ class LabelClusters(nn.Module):
         self._check_hidden(hidden_BD)
         if not 0 <= label < self.n_labels:
             raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
-        t = bisect_right(self.cutoffs, label)  # 0 for the head
-        row = label if t == 0 else self.head_size + t - 1
-        probs_B = sigmoid_(self._head_logits(hidden_BD, slice(row, row + 1)))[0]
-        if t == 0:
-            return probs_B
-        tail, place = cast(Tail, self.tails[t - 1]), label - self.cutoffs[t - 1]
-        return _tail_probs(tail.narrow(hidden_BD), probs_B, tail, slice(place, place + 1))[0]
+        cluster = bisect_right(self.bounds, label) - 1  # 0 for the head, then the tails, then additions
+        place = slice(label - self.bounds[cluster], label - self.bounds[cluster] + 1)
+        if cluster > len(self.tails):
+            return _added_probs(hidden_BD, cast(nn.Linear, self.added[cluster - len(self.tails) - 1]), place)[0]
+        if cluster == 0:
+            return sigmoid_(self._head_logits(hidden_BD, place))[0]
+        root = self.head_size + cluster - 1
+        tail, root_B = cast(Tail, self.tails[cluster - 1]), sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0]
+        return _tail_probs(tail.narrow(hidden_BD), root_B, tail, place)[0]
 
     @torch.no_grad()
-    def topk(self, hidden_BD: Tensor, k: int = 5) -> TopK:
+    def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
         """The k most probable labels of each row: `probs, ids`, each (B, min(k, n_labels)), best first.
 
         The same as sorting `probabilities(hidden)`, with ties to the lower id, but a row visits a tail only while the
         tail's root exceeds the row's k-th probability. The result also has `visits` and `saved_visits`, counted in
         (row, tail) pairs. On a CPU the bits are the same too; other devices may round a product by its shape.
+
+        `allowed`, a boolean (n_labels,), leaves labels out; where fewer than k are left, a row ends with ids and
+        probabilities of -1.
         """
         self._check_hidden(hidden_BD)
         check_at_least("k", k, 1)
@@ -288,9 +311,11 @@ class LabelClusters(nn.Module):
         roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
         best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
         for chunk in chunks(self.head_size, self.chunk_size):
-            best.update(sigmoid_(self._head_logits(hidden_BD, chunk)), chunk.start, None)
+            best.update(sigmoid_(self._head_logits(hidden_BD, chunk)), chunk.start, None, allowed)
         visits = 0
         for t, tail in enumerate(self._tails):
+            if allowed is not None and not allowed[self.bounds[t + 1] : self.bounds[t + 2]].any():
+                continue
             rows_S = best.rows_below(roots_KB[t])
             visits += len(rows_S)
             if not len(rows_S):
@@ -298,7 +323,9 @@ class LabelClusters(nn.Module):
             rows = tail.narrow(hidden_BD)[rows_S]  # narrowed as a whole batch: the same bits as in `probabilities`
             for chunk in chunks(self.bounds[t + 2] - self.bounds[t + 1], self.chunk_size):
                 probs_CS = _tail_probs(rows, roots_KB[t, rows_S], tail, chunk)
-                best.update(probs_CS, self.bounds[t + 1] + chunk.start, rows_S)
+                best.update(probs_CS, self.bounds[t + 1] + chunk.start, rows_S, allowed)
+        for start, addition, chunk in self._added_chunks():
+            best.update(_added_probs(hidden_BD, addition, chunk), start, None, allowed)
         result = TopK(best.probs_Bk, best.ids_Bk)
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
@@ -316,6 +343,16 @@ class LabelClusters(nn.Module):
     @property
     def _tails(self) -> Iterable[Tail]:
         return cast(Iterable[Tail], self.tails)
+
+    @property
+    def _additions(self) -> Iterable[nn.Linear]:
+        return cast(Iterable[nn.Linear], self.added)
+
+    def _added_chunks(self) -> Iterator[tuple[int, nn.Linear, slice]]:
+        """(first id, addition, its rows) of each chunk; an addition shares no product with another."""
+        for start, addition in zip(self.bounds[1 + len(self.tails) :], self._additions, strict=False):
+            for chunk in chunks(addition.out_features, self.chunk_size):
+                yield start + chunk.start, addition, chunk
 
     def _head_logits(self, hidden_BD: Tensor, chunk: slice) -> Tensor:
         weight_CD, bias_C = self.head.weight[chunk], None if self.head.bias is None else self.head.bias[chunk]
@@ -377,8 +414,10 @@ class LabelClusters(nn.Module):
 
     def _sizes(self, touched_BK: Tensor) -> Tensor:
         """L_i: the labels of the touched clusters, the head's included (Eq. 4)."""
-        tail_sizes_K = torch.tensor(self.bounds, device=touched_BK.device).diff()[1:].double()
-        return self.head_size + touched_BK.double() @ tail_sizes_K
+        bounds = torch.tensor(self.bounds, device=touched_BK.device)
+        tail_sizes_K = bounds.diff()[1 : 1 + len(self.tails)].double()
+        n_added = self.n_labels - self.bounds[1 + len(self.tails)]
+        return self.head_size + n_added + touched_BK.double() @ tail_sizes_K
 
     def _check_hidden(self, hidden_BD: Tensor) -> None:
         if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:
@@ -390,6 +429,10 @@ class LabelClusters(nn.Module):
 def _tail_probs(rows: Tensor, root_S: Tensor, tail: Tail, chunk: slice) -> Tensor:
     bias = None if tail.output.bias is None else tail.output.bias[chunk]
     return sigmoid_(tail_logits_of(rows, tail.output.weight[chunk], bias)).mul_(root_S)  # Eq. 2
+
+
+def _added_probs(hidden_BD: Tensor, addition: nn.Linear, chunk: slice) -> Tensor:
+    return sigmoid_(tail_logits_of(hidden_BD, addition.weight[chunk], addition.bias[chunk]))
 
 
 def _log_odds(count: Tensor, total: float) -> Tensor:

@@ -37,6 +37,10 @@ _FIRST = {
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "longformer"),
     *("modernbert", "roberta", "xlm-roberta"),
 }
+_NAMES_CODE = {
+    *("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
+    *("quantization_config", "use_kernels"),
+}
 _POSITIONS_START_AFTER_PAD = {"camembert", "longformer", "mpnet", "roberta", "xlm-roberta"}
 
 
@@ -181,7 +185,9 @@ class Encoder(nn.Module):
             )
         else:
             transformers = _transformers()
-            made = transformers.AutoConfig.for_model(**config["config"])
+            # A folder may come from anywhere: nothing in it may name code to be fetched.
+            known = {name: value for name, value in config["config"].items() if name not in _NAMES_CODE}
+            made = transformers.AutoConfig.for_model(**known)
             loaded = transformers.AutoModel.from_config(made)
             if checkpoint_activations:
                 loaded.gradient_checkpointing_enable()

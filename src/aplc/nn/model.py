@@ -16,7 +16,15 @@ from aplc.nn.encoder import Encoder
 class TaggingModel(nn.Module):
     """The paper's Figure 1. `forward` gives the loss of a batch, `topk` its best labels with their probabilities."""
 
-    def __init__(self, encoder: Encoder, config: Config, *, n_labels: int, cutoffs: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        config: Config,
+        *,
+        n_labels: int,
+        cutoffs: tuple[int, ...],
+        added: tuple[int, ...] = (),
+    ) -> None:
         super().__init__()
         model, clusters = config.model, config.clusters
         self.encoder = encoder
@@ -32,6 +40,7 @@ class TaggingModel(nn.Module):
             bias=clusters.bias,
             min_tail_width=clusters.min_tail_width,
             tail_dropout=clusters.tail_dropout,
+            added=added,
         )
 
     def represent(self, batch: Batch) -> Tensor:
@@ -48,9 +57,9 @@ class TaggingModel(nn.Module):
             return self.clusters(self.represent(filler)[:0], batch.labels)
         return self.clusters(self.represent(batch), batch.labels)
 
-    def topk(self, batch: Batch, k: int) -> tuple[Tensor, Tensor]:
+    def topk(self, batch: Batch, k: int, *, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(probs_BK, ids_BK), best first; fewer than k columns where there are fewer labels."""
-        return self.clusters.topk(self.represent(batch), k=k)
+        return self.clusters.topk(self.represent(batch), k=k, allowed=allowed)
 
     def probability_of(self, batch: Batch, label: int) -> Tensor:
         """One label's probability for each document, (B,)."""

@@ -32,6 +32,8 @@ class ShardedLabelClusters(LabelClusters):
     def __init__(
         self, in_features: int, cutoffs: Any, n_labels: int, *, group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
+        if options.get("added"):
+            raise ValueError(f"added is {options['added']}, but labels that were added later can't be sharded")
         self.rank, self.size, self.group = dist.get_rank(group), dist.get_world_size(group), group
         whole = [0, *cutoffs, n_labels]
         sizes = [stop - start for start, stop in pairwise(whole)]
@@ -58,8 +60,10 @@ class ShardedLabelClusters(LabelClusters):
         return self.whole.loss_weight(labels_BP)
 
     @torch.no_grad()
-    def topk(self, hidden_BD: Tensor, k: int = 5) -> TopK:
+    def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
         """As the whole layer's: each rank finds the best of its own labels for all rows, and the lists are merged."""
+        if allowed is not None:
+            raise ValueError("allowed needs the whole layer; load the saved model")
         hidden_AD = _GatherRows.apply(hidden_BD, self.group)
         found = super().topk(hidden_AD, k)
         probs_Ak, ids_Ak = F.pad(found.probs, (0, k - found.probs.shape[1]), value=-1.0), self._whole_ids(found.ids)

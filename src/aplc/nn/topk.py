@@ -74,8 +74,14 @@ class RunningTopK:
         """Rows whose k-th probability is below the bound: those that labels up to it could still change."""
         return (bound_B > self.probs_Bk[:, -1]).nonzero().squeeze(1)
 
-    def update(self, probs_CS: Tensor, first_id: int, rows_S: Tensor | None) -> None:
-        """Take in a chunk of labels, whose ids must be above all earlier ones, for some rows (None: for all)."""
+    def update(self, probs_CS: Tensor, first_id: int, rows_S: Tensor | None, allowed_L: Tensor | None = None) -> None:
+        """Take in a chunk of labels, whose ids must be above all earlier ones, for some rows (None: for all).
+
+        Labels that are not allowed get a probability of -1, which is never better than what is in hand. Overwrites
+        `probs_CS` in doing so.
+        """
+        if allowed_L is not None:
+            probs_CS.masked_fill_(~allowed_L[first_id : first_id + len(probs_CS), None], -1.0)
         best_S = probs_CS.amax(0)
         kth_S = self.probs_Bk[:, -1] if rows_S is None else self.probs_Bk[rows_S, -1]
         better_N = (best_S > kth_S).nonzero().squeeze(1)

@@ -61,7 +61,7 @@ class ExplainRequest(BaseModel):
 class Tag(BaseModel):
     label: str
     probability: float
-    cluster: str = Field(description="Where the output layer keeps the label: head, tail 1, tail 2, ...")
+    cluster: str = Field(description="Where the output layer keeps the label: head, tail 1, ..., added 1, ...")
 
 
 class Tagged(BaseModel):

@@ -64,7 +64,7 @@ class Service:
         self.folder, self.name, self.limits = folder, name, limits or Limits()
         self.metrics = Metrics()
         self.batcher = Batcher(self._tag, batch_size=BATCH, capacity=self.limits.queue)
-        self.cutoffs = [int(cutoff) for cutoff in folder.config.clusters.cutoffs]
+        self.bounds, self.n_tails = folder.model.clusters.bounds, len(folder.model.clusters.cutoffs)
         # One string of all names: finding a part of a name in a million takes milliseconds.
         names = [name.casefold() for name in folder.labels.names]
         self._haystack = "\n" + "\n".join(names) + "\n"
@@ -81,8 +81,10 @@ class Service:
         ]
 
     def cluster(self, label: str) -> str:
-        t = bisect_right(self.cutoffs, self.folder.labels.index[label])
-        return f"tail {t}" if t else "head"
+        i = bisect_right(self.bounds, self.folder.labels.index[label]) - 1
+        if i > self.n_tails:
+            return f"added {i - self.n_tails}"
+        return f"tail {i}" if i else "head"
 
     def tagged(self, tags: Tags, threshold: float) -> dict[str, Any]:
         return {
@@ -98,8 +100,9 @@ class Service:
         folded = query.casefold()
         begins = self._find("\n" + folded)
         first = set(begins)
-        found = begins + [i for i in self._find(folded) if i not in first]
         labels = self.folder.labels
+        found = begins + [i for i in self._find(folded) if i not in first]
+        found = [i for i in found if labels.active[i] and labels.stands_for[i] == i]
         shown = [
             {"name": labels.names[i], "documents": int(labels.counts[i]), "cluster": self.cluster(labels.names[i])}
             for i in found[offset : offset + limit]
@@ -158,7 +161,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
     app = FastAPI(
         title="aplc",
         version=__version__,
-        summary=f"Tags texts with the right few of {len(service.folder.labels):,} labels.",
+        summary=f"Tags texts with the right few of {service.folder.labels.n_in_use:,} labels.",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -172,7 +175,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         """Is the server up and taking requests?"""
         if guard.closing:
             raise Refusal(503, "The server is shutting down.")
-        about = {"model": service.name, "labels": len(service.folder.labels), "version": __version__}
+        about = {"model": service.name, "labels": service.folder.labels.n_in_use, "version": __version__}
         return _json({"status": "ok", **about})
 
     if token is not None:
@@ -341,7 +344,7 @@ def serve(
     service = Service(ModelFolder.load(model), model.name or str(model), limits=limits)
     shown = f"[{host}]" if ":" in host else host
     screen.say(
-        f"serving {model} ({len(service.folder.labels):,} labels) at http://{shown}:{listener.getsockname()[1]}/, "
+        f"serving {model} ({service.folder.labels.n_in_use:,} labels) at http://{shown}:{listener.getsockname()[1]}/, "
         f"{'with a token' if token else 'without a token'}; Ctrl-C stops it"
     )
     if token is None and host not in LOOPBACK:

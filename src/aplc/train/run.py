@@ -4,10 +4,11 @@
 """
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from aplc import __version__
@@ -17,11 +18,15 @@ from aplc.data.batches import Batches
 from aplc.data.labels import LabelSet
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
+from aplc.evaluate.bands import by_frequency
+from aplc.evaluate.metrics import Metrics
 from aplc.files import write_json
 from aplc.folder import CONFIG, ModelFolder
 from aplc.nn.encoder import build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition
+from aplc.predict import calibrate, predict_rows
+from aplc.safety import read_json
 from aplc.sharding import shard_model
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.loop import Run, fit, uses_bfloat16
@@ -42,6 +47,8 @@ def train(
         raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
     with world().main_first():
         prepared = prepare(source, config, screen)
+    if started:
+        _refuse_changed_labels(out)
     identity = {
         "config": config.to_dict(),
         "corpus": source.key,
@@ -74,7 +81,32 @@ def train(
         screen.say(_describe(run))
         fit(run)
     del run, optimizers, folder, batches  # what training needed must not be there twice when the model is read again
-    return ModelFolder.load(out)
+    return _calibrated(ModelFolder.load(out), prepared, out, screen)
+
+
+def _calibrated(folder: ModelFolder, prepared: Prepared, out: Path, screen: Screen) -> ModelFolder:
+    """The best model, with what the held-out documents say of its probabilities. They also chose the epoch: one choice
+    among few, which leaves them nearly as good as fresh ones."""
+    if not len(prepared.valid_rows):
+        screen.say("calibration: none, no documents were held out")
+        return folder
+    tokens, labels = zip(*map(prepared.valid.row, prepared.valid_rows), strict=True)
+    with screen.bar("calibrating"):
+        calibration = calibrate(folder, tokens, labels)
+        folder = replace(folder, calibration=calibration)
+        k = min(100, len(folder.labels))
+        ids, probs = predict_rows(folder.model, folder.collator, tokens, k, ranking=folder.ranking)
+    metrics = Metrics(folder.labels.counts, n_documents=folder.n_documents)
+    metrics.update(ids, probs, np.cumsum([0, *map(len, labels)]), np.concatenate(labels))
+    bands = [asdict(band) for band in by_frequency(metrics.label_stats(5))]
+    folder = replace(folder, held_out={"documents": len(tokens), "metrics": metrics.result(), "bands": bands})
+    folder.save_frame(out)
+    n_curves = sum(len(points) > 2 for points in calibration.knots)
+    screen.say(
+        f"calibration: {n_curves} of {len(calibration.knots)} clusters, learned on {len(tokens):,} held-out documents"
+        + ("" if n_curves else "; too few hits there, so probabilities stay as they are")
+    )
+    return folder
 
 
 def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
@@ -125,6 +157,15 @@ def _describe(run: Run) -> str:
     return (
         f"training: {n_parameters:,} parameters on {processes}{where} in {dtype}, {len(run.batches):,} steps an epoch"
     )
+
+
+def _refuse_changed_labels(out: Path) -> None:
+    """A run that went on would write the label set it was started with over the one that was changed since."""
+    version = read_json(out / CONFIG).get("label_set", {}).get("version", 1) if (out / CONFIG).is_file() else 1
+    if version != 1:
+        raise RunError(
+            f"{out}: its labels were changed after training (label-set version {version}); choose another --out"
+        )
 
 
 def _refuse_changes(out: Path, identity: dict[str, Any]) -> None:
