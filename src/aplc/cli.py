@@ -282,6 +282,48 @@ def predict(
     print(f"tagged {n:,} documents{abstained}: {out}")
 
 
+@app.command()
+def export(
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Compare both models on its test part; without it, on random word pieces.")
+    ] = None,
+) -> None:
+    """Export a model to ONNX, and measure how far the result is from the original."""
+    from aplc.console import Screen
+    from aplc.ship.export import export as export_model
+
+    parity = export_model(model, out, int8=int8, corpus=corpus, screen=Screen())
+    print(parity.render())
+    print(f"exported: {out}")
+
+
+@app.command()
+def serve(
+    model: ModelArgument,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all, and then better with a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one, which is printed.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="APLC_TOKEN", help="Ask callers for it; better in the environment, where ps can't see it."),
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a call.")] = 256,
+    max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
+) -> None:
+    """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
+    from aplc.console import Screen
+    from aplc.ship.guard import Limits
+    from aplc.ship.serve import serve as serve_model
+
+    limits = Limits(body=max_body, texts=max_texts, queue=max_queue)
+    serve_model(model, host=host, port=port, token=token or None, limits=limits, screen=Screen())
+
+
 @contextlib.contextmanager
 def _corpus(path: Path, on_bad_row: Literal["stop", "skip"], rejects: Path) -> "Iterator[Corpus]":
     """The corpus; afterwards, a word on the rows that were set aside."""

@@ -29,6 +29,7 @@ from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
 from aplc.safety import build_checked, check_depth, check_files, load_weights, read_header, read_json
 from aplc.sharding import gather_state
+from aplc.ship import onnx
 
 FORMAT = 1
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -121,24 +122,18 @@ class ModelFolder:
         folder = Path(folder)
         check_files(folder)
         settings = _read_settings(folder)
-        header = read_header(folder / WEIGHTS)
-        check_depth(settings["encoder"], header, folder / CONFIG)
-        check_depth({name: settings[name] for name in ("cutoffs", "added")}, header, folder / CONFIG)
         config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
         n_labels = settings["n_labels"]
-
-        def build() -> TaggingModel:
-            encoder = Encoder.from_config(settings["encoder"])
-            cutoffs, added = tuple(settings["cutoffs"]), tuple(settings["added"])
-            return TaggingModel(encoder, config, n_labels=n_labels, cutoffs=cutoffs, added=added)
-
-        model = cast(TaggingModel, build_checked(build, header, folder))
+        exported = onnx.is_exported(folder)
+        # An exported model has the methods that tagging needs, and says so where training or saving is asked of it.
+        model = cast(TaggingModel, onnx.load_exported(folder, settings)) if exported else _build(folder, settings, config)
         labels = LabelSet.load(folder, n_labels, settings["label_set"])
         tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
-        rows = int(getattr(model.encoder.body.config, "vocab_size", tokenizer.vocab_size))
+        rows = int(settings["encoder"]["config"].get("vocab_size", tokenizer.vocab_size))
         if tokenizer.vocab_size > rows:
             raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
-        load_weights(model, folder / WEIGHTS)
+        if not exported:
+            load_weights(model, folder / WEIGHTS)
         model = model.eval().to(world().device)
         held_out = sound(settings.get("held_out"))
         return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
@@ -147,6 +142,20 @@ class ModelFolder:
     def collator(self) -> Collator:
         encoder = self.model.encoder
         return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left)
+
+
+def _build(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:
+    """The network without its weights, once it is known to fit them."""
+    header = read_header(folder / WEIGHTS)
+    check_depth(settings["encoder"], header, folder / CONFIG)
+    check_depth({name: settings[name] for name in ("cutoffs", "added")}, header, folder / CONFIG)
+
+    def build() -> TaggingModel:
+        encoder = Encoder.from_config(settings["encoder"])
+        cutoffs, added = tuple(settings["cutoffs"]), tuple(settings["added"])
+        return TaggingModel(encoder, config, n_labels=settings["n_labels"], cutoffs=cutoffs, added=added)
+
+    return cast(TaggingModel, build_checked(build, header, folder))
 
 
 def read_labels(folder: Path) -> LabelSet:

@@ -25,6 +25,8 @@ LIMITS = {
     "spiece.model": 500 * MB,
     "calibration.json": 10 * MB,
     "README.md": 100 * MB,
+    "encoder.onnx": 2_148 * MB,
+    "clusters.onnx": 2_148 * MB,
 }
 """Largest sizes, in bytes, far beyond what any model needs. Labels: by their number."""
 NAME_BYTES = 1_000

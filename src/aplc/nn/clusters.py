@@ -12,6 +12,7 @@ Shapes: B batch, D in_features, P labels of a row (padded), K tails, L labels, N
 R rows that visit a tail, C labels of a chunk.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, cast
@@ -276,6 +277,22 @@ class LabelClusters(nn.Module):
             probs_CB = _added_probs(hidden_BD, addition, chunk)
             probs_BL[:, start : start + len(probs_CB)] = probs_CB.t()
         return probs_BL
+
+    @torch.no_grad()
+    def probability_of(self, hidden_BD: Tensor, label: int) -> Tensor:
+        """One label's probability for each row, (B,): Equation 2 without the other labels."""
+        self._check_hidden(hidden_BD)
+        if not 0 <= label < self.n_labels:
+            raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
+        cluster = bisect_right(self.bounds, label) - 1  # 0 for the head, then the tails, then additions
+        place = slice(label - self.bounds[cluster], label - self.bounds[cluster] + 1)
+        if cluster > len(self.tails):
+            return _added_probs(hidden_BD, cast(nn.Linear, self.added[cluster - len(self.tails) - 1]), place)[0]
+        if cluster == 0:
+            return sigmoid_(self._head_logits(hidden_BD, place))[0]
+        root = self.head_size + cluster - 1
+        tail, root_B = cast(Tail, self.tails[cluster - 1]), sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0]
+        return _tail_probs(tail.narrow(hidden_BD), root_B, tail, place)[0]
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:

@@ -60,3 +60,7 @@ class TaggingModel(nn.Module):
     def topk(self, batch: Batch, k: int, *, allowed: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(probs_BK, ids_BK), best first; fewer than k columns where there are fewer labels."""
         return self.clusters.topk(self.represent(batch), k=k, allowed=allowed)
+
+    def probability_of(self, batch: Batch, label: int) -> Tensor:
+        """One label's probability for each document, (B,)."""
+        return self.clusters.probability_of(self.represent(batch), label)

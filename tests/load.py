@@ -1,0 +1,129 @@
+"""A server process and many clients that check every answer against its text: for the tests and bench/serve.py."""
+
+import contextlib
+import http.client
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+JSON = {"Content-Type": "application/json"}
+
+
+@contextlib.contextmanager
+def serving(model, *options, env=None):
+    """`aplc serve` in a process of its own, on a free port; yields (process, port). Killed if it has not ended."""
+    command = [sys.executable, "-m", "aplc", "serve", str(model), "--port", "0", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as process:
+        try:
+            lines = [process.stderr.readline()]
+            address = re.search(r"at http://[\w.]+:(\d+)/", lines[0])
+            assert address, lines[0] + process.stderr.read()
+            port = int(address.group(1))
+            wait_until_up(port)
+            yield process, port
+        finally:
+            process.kill()
+
+
+def wait_until_up(port, seconds=60):
+    for _ in range(seconds * 20):
+        with contextlib.suppress(OSError):
+            if call(port, "GET", "/health")[0] == 200:
+                return
+        time.sleep(0.05)
+    raise AssertionError("the server does not come up")
+
+
+def call(port, method, path, body=None, headers=JSON):
+    """(status, content) of one request on a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@dataclass
+class Load:
+    """What clients have seen. `lost`: a request was sent and no whole answer came. `refused`: it could not be sent."""
+
+    answered: int = 0
+    wrong: list = field(default_factory=list)
+    lost: list = field(default_factory=list)
+    statuses: Counter = field(default_factory=Counter)
+    refused: int = 0
+    latencies: list = field(default_factory=list)
+    seconds: float = 0.0
+
+
+def run_load(port, texts, expected, *, clients, seconds, stop_pid=None, top_k=5, headers=JSON):
+    """Send texts from so many clients at once for some seconds; with `stop_pid`, SIGTERM that process halfway.
+
+    Every fourth client opens a connection for each request, the others keep theirs. `expected` are the model's own tags
+    of each text, with some more than `top_k` of them.
+    """
+    load, lock, numbers = Load(), threading.Lock(), itertools.count()
+    end = time.monotonic() + seconds
+
+    def client(keep_alive):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        while time.monotonic() < end:
+            i = next(numbers) % len(texts)
+            start = time.monotonic()
+            try:
+                if connection.sock is None:
+                    connection.connect()
+            except OSError:
+                with lock:
+                    load.refused += 1
+                return
+            try:
+                connection.request("POST", "/tag", json.dumps({"text": texts[i], "top_k": top_k}), headers)
+                answer = connection.getresponse()
+                content = answer.read()
+            except (OSError, http.client.HTTPException) as error:
+                with lock:
+                    load.lost.append(repr(error))
+                return
+            if not keep_alive:
+                connection.close()
+            with lock:
+                load.latencies.append(time.monotonic() - start)
+                load.statuses[answer.status] += 1
+                load.answered += 1
+                if answer.status != 200 or not matches(json.loads(content)["tags"], expected[i], top_k):
+                    load.wrong.append((texts[i], content))
+        connection.close()
+
+    threads = [threading.Thread(target=client, args=(i % 4 > 0,)) for i in range(clients)]
+    start = time.monotonic()
+    for thread in threads:
+        thread.start()
+    if stop_pid is not None:
+        time.sleep(seconds / 2)
+        os.kill(stop_pid, signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    load.seconds = time.monotonic() - start
+    return load
+
+
+def matches(tags, expected, top_k, tolerance=1e-4):
+    """Are these the text's tags? Probabilities to the rounding of other batch shapes; near ties in any order."""
+    known = dict(expected)
+    best = [p for _, p in expected[:top_k]]
+    return (
+        len(tags) == len(best)
+        and all(abs(tag["probability"] - p) < tolerance for tag, p in zip(tags, best, strict=True))
+        and all(abs(tag["probability"] - known.get(tag["label"], 2)) < tolerance for tag in tags)
+    )

@@ -1,0 +1,125 @@
+"""Guards micro-batching: nobody gets another's answer, batches fill up under load, and limits and closing hold."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from aplc.ship.batcher import Batcher, Closed, QueueFull
+
+
+class Model:
+    """Answers a text with itself, k times; can be held up."""
+
+    def __init__(self):
+        self.sizes, self.gate, self.entered = [], threading.Event(), threading.Event()
+        self.gate.set()
+
+    def __call__(self, texts, k):
+        self.entered.set()
+        assert self.gate.wait(10)
+        if "poison" in texts:
+            raise RuntimeError("poison")
+        self.sizes.append(len(texts))
+        return [[(text, 1 / (i + 1)) for i in range(k)] for text in texts]
+
+    def hold(self, batcher):
+        """A first text is in the model, and what comes now must queue."""
+        self.gate.clear()
+        first = batcher.submit(["first"], 1)
+        assert self.entered.wait(10)
+        return first
+
+
+@pytest.fixture
+def model():
+    return Model()
+
+
+@pytest.fixture
+def batcher(model):
+    made = Batcher(model, batch_size=8, capacity=20)
+    yield made
+    model.gate.set()
+    made.close()
+
+
+def test_every_caller_gets_its_own_answer(batcher):
+    def ask(i):
+        texts = [f"{i}-{j}" for j in range(i % 3 + 1)]
+        k = i % 4 + 1
+        while True:
+            try:
+                return texts, k, batcher.submit(texts, k).result(10)
+            except QueueFull:
+                continue
+
+    with ThreadPoolExecutor(16) as pool:
+        for texts, k, tags in pool.map(ask, range(500)):
+            assert [[label for label, _ in best] for best in tags] == [[text] * k for text in texts]
+
+
+def test_what_queues_up_shares_a_batch_of_at_most_its_size(model, batcher):
+    futures = [model.hold(batcher), *(batcher.submit([str(i)], 1) for i in range(12))]
+    model.gate.set()
+    assert [future.result(10)[0][0][0] for future in futures] == ["first", *map(str, range(12))]
+    assert model.sizes == [1, 8, 4]
+    assert (batcher.texts, batcher.batches, batcher.waiting) == (13, 3, 0)
+
+
+def test_full_queue_refuses_and_then_takes_again(model, batcher):
+    model.hold(batcher)
+    batcher.submit(["a"] * 20, 1)
+    with pytest.raises(QueueFull):
+        batcher.submit(["b"], 1)
+    model.gate.set()
+    while batcher.waiting:
+        pass
+    assert batcher.submit(["b"], 1).result(10) == [[("b", 1.0)]]
+
+
+def test_call_larger_than_the_queue_passes_alone(batcher):
+    assert len(batcher.submit(["a"] * 50, 1).result(10)) == 50
+
+
+def test_close_answers_all_that_was_taken(model, batcher):
+    futures = [model.hold(batcher), *(batcher.submit([str(i)], 1) for i in range(10))]
+    closing = threading.Thread(target=batcher.close)
+    closing.start()
+    while not batcher._closed:
+        pass
+    with pytest.raises(Closed):
+        batcher.submit(["late"], 1)
+    model.gate.set()
+    closing.join(10)
+    assert all(future.done() and future.result() for future in futures)
+
+
+def test_text_that_breaks_the_model_costs_only_its_own_answer(model, batcher):
+    first = model.hold(batcher)
+    good, bad = batcher.submit(["good"], 1), batcher.submit(["poison"], 1)
+    model.gate.set()
+    assert first.result(10)
+    assert good.result(10) == [[("good", 1.0)]]
+    with pytest.raises(RuntimeError, match="poison"):
+        bad.result(10)
+
+
+def test_other_work_runs_between_batches(model, batcher):
+    first = model.hold(batcher)
+    work = batcher.submit_alone(lambda: model.sizes.copy(), 5)
+    after = batcher.submit(["after"], 1)
+    assert batcher.waiting == 6
+    model.gate.set()
+    assert work.result(10) == [1]
+    assert first.result(10)
+    assert after.result(10)
+
+
+def test_cancelled_work_is_not_done(model, batcher):
+    model.hold(batcher)
+    dropped, kept = batcher.submit(["dropped"], 1), batcher.submit(["kept"], 1)
+    assert dropped.cancel()
+    model.gate.set()
+    assert kept.result(10)
+    assert batcher.texts == 2
