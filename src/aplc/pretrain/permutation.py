@@ -66,7 +66,8 @@ def choose_targets(
     """Positions of a segment's targets, rising: one token in `one_in`, or fewer where fewer are allowed.
 
     Spans of n words, n drawn with probability proportional to 1/n, each somewhere in a stretch of n * one_in tokens.
-    The stretches begin at a random token and go round, so that no part of the segment is favoured.
+    The stretches begin at a random token and go round, so that no part of the segment is favoured; a span that would
+    leave the segment goes on at its beginning.
     """
     tokens = len(starts_T)
     wanted = min(max(1, tokens // config.one_in), int(allowed_T.sum()))
@@ -78,12 +79,10 @@ def choose_targets(
         n = int(rng.choice(lengths, p=(1 / lengths) / (1 / lengths).sum()))
         stretch = n * config.one_in
         at = (begin + walked + int(rng.integers(stretch - n + 1))) % tokens
-        first = int(np.searchsorted(words, at))
+        first = int(np.searchsorted(words, at)) % len(words)
+        size = (words[(first + n) % len(words)] - words[first]) % tokens if n < len(words) else tokens
+        span = np.arange(words[first], words[first] + size) % tokens
         walked += stretch
-        if first == len(words):
-            continue
-        end = words[first + n] if first + n < len(words) else tokens
-        span = np.arange(words[first], end)
         span = span[allowed_T[span] & ~chosen[span]][:missing]
         chosen[span] = True
         missing -= len(span)

@@ -43,7 +43,7 @@ def pretrain(
         refuse_changes(out, identity)
 
     torch.manual_seed(config.train.seed)
-    model = build(config, prepared.tokenizer.vocab_size).to(world().device)
+    model = build(config, prepared).to(world().device)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
     run = Run(
         config=config,
@@ -77,9 +77,12 @@ def pretrain(
     fit(run)
 
 
-def build(config: PretrainConfig, vocab_size: int) -> PermutationLM:
-    """The network that `config.model` asks for, new or from a folder or hub name."""
-    model, memory = config.model, config.data.memory
+def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
+    """The network that `config.model` asks for, new or from a folder or hub name.
+
+    A new one's output bias starts at the pieces' log-frequencies: the first hundreds of steps learn little else.
+    """
+    model, memory, vocab_size = config.model, config.data.memory, prepared.tokenizer.vocab_size
     if model.encoder == "new":
         sizes = XLNetConfig(
             vocab_size=vocab_size,
@@ -90,7 +93,9 @@ def build(config: PretrainConfig, vocab_size: int) -> PermutationLM:
             dropout=model.dropout,
             mem_len=memory or None,
         )
-        return PermutationLM(XLNet(sizes, checkpoint_activations=model.checkpoint_activations))
+        new = PermutationLM(XLNet(sizes, checkpoint_activations=model.checkpoint_activations))
+        new.lm_loss.bias.data.copy_(torch.from_numpy(prepared.unigram))
+        return new
     folder = encoder_folder(model.encoder)
     rows = read_config(folder).get("vocab_size")
     if rows != vocab_size:
