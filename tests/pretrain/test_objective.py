@@ -123,7 +123,7 @@ def test_two_streams_match_reference(memory):
 
 @pytest.mark.parametrize("tokens", [24, 60])
 def test_no_target_sees_itself_or_later_ones(tokens):
-    """Each input token is changed in turn: exactly the targets that come later in the order, or see it as context, move."""
+    """Each input token is changed in turn; exactly the targets that come later in the order than it move."""
     ours, _ = pair(seed=1)
     batch = batch_of(tokens, rows=2, one_in=3)
     args = (batch.token_type_ids, perm_mask(batch.order), batch.places)
