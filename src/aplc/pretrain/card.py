@@ -1,4 +1,7 @@
-"""The card of a pretrained encoder: what its folder says of itself."""
+"""The card of a pretrained encoder, what its folder says of itself, and the curve of its held-out loss."""
+
+import json
+from pathlib import Path
 
 from aplc import __version__
 from aplc.pretrain.config import PretrainConfig
@@ -57,3 +60,19 @@ def encoder_card(
         passes=step / len(train),
         loss=held_out,
     )
+
+
+def draw_curve(metrics: Path, picture: Path) -> None:
+    """Held-out loss over steps beside the unigram distribution's, from a run's metrics.jsonl, as .svg or .png."""
+    from aplc.pictures import LINES, SERIES, figure, save_picture, style
+
+    lines = map(json.loads, metrics.read_text("utf-8").splitlines())
+    points = [(line["step"], line["held_out"], line["unigram"]) for line in lines if line.get("held_out")]
+    steps, losses, baselines = zip(*points, strict=True)
+    with style():
+        made, (axes,) = figure()
+        axes.plot(steps, losses, color=SERIES[0], marker="o", label="permutation language model")
+        axes.plot(steps, baselines, color=SERIES[1], linestyle=LINES[1], label="unigram distribution")
+        axes.set(xlabel="step", ylabel="held-out loss a token (nats)")
+        axes.legend()
+    save_picture(made, picture)

@@ -1,7 +1,7 @@
 """A pretraining run: prepare the text, build or load the encoder, train, and leave an encoder folder.
 
 `out` holds the best encoder so far as `transformers` reads it (`config.json`, `model.safetensors`, `tokenizer.json`,
-`README.md`), `run.json` (what the run was started with), `metrics.jsonl` and `checkpoints/`.
+`README.md`), `run.json` (what the run was started with), `metrics.jsonl`, `curve.svg` and `checkpoints/`.
 """
 
 from functools import partial
@@ -16,7 +16,7 @@ from aplc.errors import RunError
 from aplc.files import atomic_write, is_main_process, write_json
 from aplc.nn.weights import encoder_folder, read_config
 from aplc.nn.xlnet import XLNet, XLNetConfig
-from aplc.pretrain.card import encoder_card
+from aplc.pretrain.card import draw_curve, encoder_card
 from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.loop import Run, baseline_loss, fit, load_memory
 from aplc.pretrain.objective import PermutationLM
@@ -25,6 +25,7 @@ from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.optim import Optimizers, adamw, group
 from aplc.train.prepare import Source
 from aplc.train.run import RUN, describe_work, is_started, refuse_changes
+from aplc.train.tracking import FILE as METRICS
 
 
 def pretrain(
@@ -75,6 +76,8 @@ def pretrain(
     if run.valid:
         screen.say(f"baseline: the unigram distribution has a held-out loss of {run.baseline:.3f}")
     fit(run)
+    if run.valid and is_main_process():
+        draw_curve(out / METRICS, out / "curve.svg")
 
 
 def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
