@@ -20,9 +20,10 @@ check: .venv/.check  ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: .venv/.test  ## measure the output layer and the encoder against their peers
+bench: .venv/.test  ## measure the output layer, the encoder and pretraining against their peers
 	$(BIN)/python bench/clusters.py
 	$(BIN)/python bench/encoder.py
+	$(BIN)/python bench/pretraining.py
 
 clean:  ## remove the environment and the demo's files
 	rm -rf .venv demo

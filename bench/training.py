@@ -111,7 +111,7 @@ def aplc_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: i
     nothing: Any = None
     folder = ModelFolder(CONFIG, model, nothing, nothing, len(cache))
     batches = Batches(cache, np.arange(len(cache)), collate, BATCH, 0)
-    optimizers = Optimizers(model, CONFIG.train)
+    optimizers = Optimizers.for_tagging(model, CONFIG.train)
     run = Run(folder, optimizers, batches, cache, np.arange(0), Progress(), Path("unused"), Screen(quiet=True))
     spread = spread_batches(batches, steps)
     stream = prefetch(batches.batch, chain(spread[:WARMUP], spread))

@@ -7,6 +7,8 @@ import socket
 import hypothesis
 import pytest
 
+from aplc.console import Screen
+
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("fixed")  # the same cases in every run
 
@@ -67,6 +69,21 @@ SMALL = [
     "train.batch_size=16",
 ]
 """Settings that make the tiny preset train in a second."""
+
+
+class Recorder(Screen):
+    """A screen that remembers what was said."""
+
+    def __init__(self):
+        super().__init__(quiet=True)
+        self.lines = []
+
+    def say(self, message):
+        self.lines.append(message)
+
+    @property
+    def text(self):
+        return "\n".join(self.lines)
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aplc.nn.clusters import LabelClusters
+from aplc.pretrain.objective import PermutationLM
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Label clusters: Equations 2-5, on a LabelClusters' own weights, in any dtype, with autograd doing the gradients.
@@ -238,3 +239,56 @@ def reference_threshold(
         if len(chosen) >= 50 and sum(chosen) / len(chosen) >= precision:
             return i / steps
     return None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Permutation language modelling: the two streams of one segment, a token and a head at a time (Yang et al. 2019,
+# sections 2.3 to 2.5), on a PermutationLM's own weights
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def two_streams(
+    model: PermutationLM, ids: list[int], types: list[int], order: list[int], memory: list[Tensor] | None = None
+) -> dict[int, Tensor]:
+    """The query stream's last state at each target's position. `memory`: for each layer (M, D)."""
+    body = model.transformer
+    width, heads = body.config.d_model, body.config.n_head
+    tokens, remembered = range(len(ids)), 0 if memory is None else len(memory[0])
+    states = [body.word_embedding.weight[i] for i in ids]
+    queries = {i: body.mask_emb[0, 0] for i in tokens if order[i] >= 0}
+    kinds = [0] * remembered + types
+
+    def sinusoid(distance: int) -> Tensor:
+        angles = [distance / 10000 ** (2 * i / width) for i in range(width // 2)]
+        return torch.tensor([*map(math.sin, angles), *map(math.cos, angles)]).to(states[0])
+
+    def visible(i: int, itself: bool) -> list[int]:
+        earlier = [j for j in tokens if order[j] < 0 or order[j] < order[i] or (itself and j == i)]
+        return [*range(remembered), *(remembered + j for j in earlier)]
+
+    for number, layer in enumerate(body.layer):
+        attention, forward = layer.rel_attn, layer.ff
+        context = ([] if memory is None else list(memory[number])) + states
+
+        def attend(state: Tensor, i: int, itself: bool, attention=attention, context=context) -> Tensor:
+            out = torch.zeros_like(state)
+            for head in range(heads):
+                q = state @ attention.q[:, head]
+                scores, values = [], []
+                for j in visible(i, itself):
+                    position = sinusoid(remembered + i - j) @ attention.r[:, head]
+                    segment = attention.seg_embed[int(kinds[remembered + i] != kinds[j]), head]
+                    content = (q + attention.r_w_bias[head]) @ (context[j] @ attention.k[:, head])
+                    place = (q + attention.r_r_bias[head]) @ position
+                    scores.append((content + place + (q + attention.r_s_bias[head]) @ segment) / len(q) ** 0.5)
+                    values.append(context[j] @ attention.v[:, head])
+                mixed = torch.softmax(torch.stack(scores), 0) @ torch.stack(values)
+                out = out + attention.o[:, head] @ mixed
+            return attention.layer_norm(out + state)
+
+        def feed(state: Tensor, forward=forward) -> Tensor:
+            return forward.layer_norm(forward.layer_2(F.gelu(forward.layer_1(state))) + state)
+
+        queries = {i: feed(attend(state, i, False)) for i, state in queries.items()}
+        states = [feed(attend(state, i, True)) for i, state in enumerate(states)]
+    return queries

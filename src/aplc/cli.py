@@ -56,15 +56,25 @@ def root(
 
 @app.command()
 def data(
-    name: Annotated[Literal["pubmed-mesh"], typer.Argument(help="Which corpus.")],
+    name: Annotated[Literal["pubmed-mesh", "pubmed-text"], typer.Argument(help="Which corpus.")],
     out: Annotated[Path, typer.Option(help="Folder to write train.jsonl and test.jsonl to.")],
     abstracts_only: Annotated[bool, typer.Option(help="Leave out citations without an abstract.")] = False,
 ) -> None:
-    """Fetch the demo corpus: PubMed citations indexed by hand with MeSH headings."""
+    """Fetch a corpus: PubMed citations indexed by hand with MeSH headings (the demo's), or PubMed text to pretrain on.
+
+    pubmed-text holds pubmed-mesh's training texts and citations without headings, and none of its test texts.
+    """
     from aplc.console import Screen
-    from aplc.data.samples import N_CITATIONS, write_pubmed_mesh
+    from aplc.data.samples import N_CITATIONS, N_UNLABELLED, write_pubmed_mesh, write_pubmed_text
 
     screen = Screen()
+    if name == "pubmed-text":
+        if abstracts_only:
+            raise AplcError("--abstracts-only is for pubmed-mesh; pubmed-text has all texts")
+        with screen.bar("fetching and reading citations", N_CITATIONS + N_UNLABELLED) as advance:
+            found = write_pubmed_text(out, advance=advance)
+        print(f"{name}: {' and '.join(f'{n:,} {kind}' for kind, n in found.items())} in {out}")
+        return
     with screen.bar("fetching and reading citations", N_CITATIONS) as advance:
         counts = write_pubmed_mesh(out, abstracts_only=abstracts_only, advance=advance)
     print(f"{name}: {counts['train']:,} training and {counts['test']:,} test documents in {out}")
@@ -125,6 +135,34 @@ def plan(
     print(planned.render())
     if json_file:
         write_json(json_file, planned.to_dict())
+
+
+@app.command()
+def pretrain(
+    corpus: Annotated[Path, typer.Argument(help="A corpus, a folder of text files, or one file. Never its test part.")],
+    out: Annotated[Path, typer.Option(help="Folder for the encoder, its checkpoints and metrics.jsonl.")],
+    preset: Annotated[str, typer.Option(help="A size: mini, small or base; or a TOML file.")] = "mini",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Go on from this XLNet, a folder or hub name; the same as --set model.encoder.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Learn an encoder from plain text by permutation language modelling, for aplc train --set model.encoder=DIR."""
+    from aplc.console import Screen
+    from aplc.data.formats import BadRows
+    from aplc.pretrain.config import PretrainConfig
+
+    settings = [*(set_ or []), *([f"model.encoder={encoder}"] if encoder else [])]
+    config = PretrainConfig.from_preset(preset).with_settings(settings)
+    from aplc.pretrain.prepare import open_texts
+    from aplc.pretrain.run import pretrain as pretrain_run
+
+    bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
+    pretrain_run(open_texts(corpus, bad_rows), config, out, resume=resume, screen=Screen())
+    _say_rejects(bad_rows)
+    print(f"encoder: {out}")
 
 
 @app.command()

@@ -9,12 +9,12 @@ import tomllib
 from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from aplc.errors import AplcError
 
 
-def _check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
+def check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
     if not ok:
         raise AplcError(f"{section}.{name} = {value!r}: must be {bound}")
 
@@ -37,11 +37,11 @@ class DataConfig:
     """At most so many held-out documents: beyond that the estimate hardly improves and the time does."""
 
     def __post_init__(self) -> None:
-        _check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
-        _check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
-        _check("data", "min_count", self.min_count, self.min_count >= 1, "at least 1")
-        _check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
-        _check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")
+        check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
+        check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
+        check("data", "min_count", self.min_count, self.min_count >= 1, "at least 1")
+        check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
+        check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -69,10 +69,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "width", "heads", "inner_width", "hidden_width"):
-            _check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        _check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
+            check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
         for name in ("dropout", "hidden_dropout"):
-            _check("model", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+            check("model", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -100,14 +100,14 @@ class ClustersConfig:
     def __post_init__(self) -> None:
         total = sum(self.proportions)
         ok = len(self.proportions) >= 1 and min(self.proportions) > 0 and abs(total - 1) < 1e-6
-        _check("clusters", "proportions", self.proportions, ok, "positive numbers that add up to 1")
+        check("clusters", "proportions", self.proportions, ok, "positive numbers that add up to 1")
         if isinstance(self.cutoffs, tuple):
             rising = all(a < b for a, b in zip((0, *self.cutoffs), self.cutoffs, strict=False))
-            _check("clusters", "cutoffs", self.cutoffs, rising, "rising label ranks of at least 1")
-        _check("clusters", "max_parameters", self.max_parameters, self.max_parameters >= 0, "at least 0")
-        _check("clusters", "div_value", self.div_value, self.div_value >= 1, "at least 1")
-        _check("clusters", "min_tail_width", self.min_tail_width, self.min_tail_width >= 1, "at least 1")
-        _check("clusters", "tail_dropout", self.tail_dropout, 0 <= self.tail_dropout < 1, "in [0, 1)")
+            check("clusters", "cutoffs", self.cutoffs, rising, "rising label ranks of at least 1")
+        check("clusters", "max_parameters", self.max_parameters, self.max_parameters >= 0, "at least 0")
+        check("clusters", "div_value", self.div_value, self.div_value >= 1, "at least 1")
+        check("clusters", "min_tail_width", self.min_tail_width, self.min_tail_width >= 1, "at least 1")
+        check("clusters", "tail_dropout", self.tail_dropout, 0 <= self.tail_dropout < 1, "in [0, 1)")
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -147,21 +147,21 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_steps"):
-            _check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+            check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         for name in ("lr_encoder", "lr_hidden", "lr_clusters", "warmup_steps", "weight_decay", "patience", "seed"):
-            _check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+            check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("adam_epsilon", "clip_norm"):
-            _check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
+            check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
         divides = self.accumulate <= self.batch_size
-        _check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
+        check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
 
 
 @dataclass(kw_only=True, frozen=True)
-class Config:
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    clusters: ClustersConfig = field(default_factory=ClustersConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
+class Tree:
+    """A configuration's fields are its sections; this is what all configurations can do."""
+
+    presets: ClassVar[str] = "aplc.presets"
+    """The package that holds the presets of this kind."""
 
     @classmethod
     def from_dict(cls, tree: dict[str, Any], source: str = "configuration") -> Self:
@@ -189,9 +189,10 @@ class Config:
             if not path.is_file():
                 raise AplcError(f"{path}: no such preset file")
             return cls.from_toml(path)
-        if name not in preset_names():
-            raise AplcError(f"no preset {name!r}; there are {', '.join(preset_names())}, or give a .toml file")
-        with resources.as_file(resources.files("aplc.presets") / f"{name}.toml") as path:
+        names = preset_names(cls.presets)
+        if name not in names:
+            raise AplcError(f"no preset {name!r}; there are {', '.join(names)}, or give a .toml file")
+        with resources.as_file(resources.files(cls.presets) / f"{name}.toml") as path:
             return cls.from_toml(path)
 
     def with_settings(self, settings: list[str]) -> Self:
@@ -212,11 +213,19 @@ class Config:
         return dataclasses.asdict(self)
 
 
-def preset_names() -> list[str]:
+@dataclass(kw_only=True, frozen=True)
+class Config(Tree):
+    """A training run; `pretrain/config.py` has a pretraining run's."""
+
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    clusters: ClustersConfig = field(default_factory=ClustersConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+def preset_names(package: str = Tree.presets) -> list[str]:
     """Names of the presets that come with the package."""
-    return sorted(
-        p.name.removesuffix(".toml") for p in resources.files("aplc.presets").iterdir() if p.name.endswith(".toml")
-    )
+    return sorted(p.name.removesuffix(".toml") for p in resources.files(package).iterdir() if p.name.endswith(".toml"))
 
 
 def _parse(text: str) -> Any:

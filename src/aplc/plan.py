@@ -291,7 +291,7 @@ def _probe(
     folder = ModelFolder(config, model, tokenizer, seen.labels, seen.n_documents)
     rows, nothing = np.arange(len(cache)), np.arange(0)
     batches = Batches(cache, rows, folder.collator, train.batch_size, train.seed)
-    optimizers, quiet = Optimizers(model, train), Screen(quiet=True)
+    optimizers, quiet = Optimizers.for_tagging(model, train), Screen(quiet=True)
     return measure_time(Run(folder, optimizers, batches, cache, nothing, Progress(), Path("never written"), quiet))
 
 

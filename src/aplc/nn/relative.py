@@ -45,6 +45,7 @@ def relative_attention(
     seg_BQH: Tensor | None = None,
     differ_BQK: Tensor | None = None,
     mask_BQK: Tensor | None = None,
+    places_BQ: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Attend from Q queries, the last Q of the K positions, and return (B, Q, H, E).
@@ -52,9 +53,12 @@ def relative_attention(
     The queries `qw = (q + r_w_bias) / sqrt(E)` and `qr = (q + r_r_bias) / sqrt(E)` carry the scale already. `r` holds
     the keys of the distances K, K - 1, ..., 1 - Q. `seg` is added where `differ` is 1 (a float, 0 or 1: the key is of
     another segment). `mask` is added to all heads' scores: 0, or a large negative number where a key is hidden.
+
+    With `places` the queries stand anywhere: query n of document b at token `places[b, n]` of the last T = W - K.
     """
     fast = (
-        not torch.compiler.is_compiling()
+        places_BQ is None
+        and not torch.compiler.is_compiling()
         and qw_BQHE.device.type == "cpu"
         and not torch.is_autocast_enabled("cpu")
         and qw_BQHE.dtype == torch.float32
@@ -62,7 +66,7 @@ def relative_attention(
     )
     if fast:
         return _BlockedAttention.apply(qw_BQHE, qr_BQHE, k_BKHE, v_BKHE, r_WHE, seg_BQH, differ_BQK, mask_BQK, dropout)
-    return _sdpa(qw_BQHE, qr_BQHE, k_BKHE, v_BKHE, r_WHE, seg_BQH, differ_BQK, mask_BQK, dropout)
+    return _sdpa(qw_BQHE, qr_BQHE, k_BKHE, v_BKHE, r_WHE, seg_BQH, differ_BQK, mask_BQK, dropout, places_BQ)
 
 
 def relative_shift(scores: Tensor, keys: int) -> Tensor:
@@ -76,6 +80,13 @@ def relative_shift(scores: Tensor, keys: int) -> Tensor:
     return flat.view(*batch, queries, width - 1)[..., :keys]
 
 
+def shift_at(scores_BHQW: Tensor, keys: int, places_BQ: Tensor) -> Tensor:
+    """`relative_shift` for queries that stand at `places` of the last T = W - K tokens."""
+    first_BQ = scores_BHQW.shape[3] - keys - places_BQ
+    index_BQK = first_BQ[..., None] + torch.arange(keys, device=places_BQ.device)
+    return scores_BHQW.gather(3, index_BQK[:, None].expand(-1, scores_BHQW.shape[1], -1, -1))
+
+
 def _sdpa(
     qw_BQHE: Tensor,
     qr_BQHE: Tensor,
@@ -86,8 +97,10 @@ def _sdpa(
     differ_BQK: Tensor | None,
     mask_BQK: Tensor | None,
     dropout: float,
+    places_BQ: Tensor | None = None,
 ) -> Tensor:
-    bias_BHQK = relative_shift(qr_BQHE.transpose(1, 2) @ r_WHE.permute(1, 2, 0), k_BKHE.shape[1])
+    skewed_BHQW, keys = qr_BQHE.transpose(1, 2) @ r_WHE.permute(1, 2, 0), k_BKHE.shape[1]
+    bias_BHQK = relative_shift(skewed_BHQW, keys) if places_BQ is None else shift_at(skewed_BHQW, keys, places_BQ)
     if seg_BQH is not None and differ_BQK is not None:
         bias_BHQK = bias_BHQK + seg_BQH.transpose(1, 2)[..., None] * differ_BQK[:, None]
     if mask_BQK is not None:

@@ -124,6 +124,11 @@ class Bias(NamedTuple):
     def last(self) -> Bias:
         return Bias(*(x if x is None else x[:, -1:] for x in self))
 
+    def at(self, places_BN: Tensor) -> Bias:
+        """The rows of these queries."""
+        row_B1 = torch.arange(len(places_BN), device=places_BN.device)[:, None]
+        return Bias(*(x if x is None else x[row_B1, places_BN] for x in self))
+
 
 class Keys(NamedTuple):
     """What queries of either stream attend to in one layer."""
@@ -148,8 +153,8 @@ class RelativeAttention(nn.Module):
     def keys(self, context_BKD: Tensor, positions_WD: Tensor) -> Keys:
         return Keys(_project(context_BKD, self.k), _project(context_BKD, self.v), _project(positions_WD, self.r))
 
-    def forward(self, query_BQD: Tensor, keys: Keys, bias: Bias) -> Tensor:
-        """`query` holds the states of the last Q positions of `keys`: the content stream's, or the query stream's."""
+    def forward(self, query_BQD: Tensor, keys: Keys, bias: Bias, places_BQ: Tensor | None = None) -> Tensor:
+        """`query` holds the states of the last Q positions of `keys`, or of `places` among the last T = W - K."""
         p = self.dropout if self.training else 0.0
         scale = self.q.shape[2] ** -0.5
         q_BQHE = _project(query_BQD, self.q) * scale
@@ -164,10 +169,11 @@ class RelativeAttention(nn.Module):
             q_BQHE + scale * self.r_r_bias,
             keys.k,
             keys.v,
-            keys.r[: n_keys + queries],  # distances K ... 1 - Q
+            keys.r[: n_keys + queries] if places_BQ is None else keys.r,  # distances K ... 1 - Q, or 1 - T
             seg_BQH=seg_BQH,
             differ_BQK=bias.differ,
             mask_BQK=bias.mask,
+            places_BQ=places_BQ,
             dropout=p,
         )
         out_BQD = out_BQHE.flatten(2) @ self.o.flatten(1).t()  # o is stored as (D, H, E)

@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from aplc.distributed import world
 from aplc.errors import RunError
-from aplc.nn.model import TaggingModel
 from aplc.sharding import gather_state, gather_whole, load_state
 from aplc.train.optim import Optimizers
 
@@ -42,16 +41,24 @@ class Progress:
     """Evaluations in a row without a better score."""
     loss_sum: float = 0.0
     """Over the epoch's batches so far."""
+    loss_count: int = 0
+    """Batches in `loss_sum`, where they are not those of the epoch (pretraining)."""
     seconds: float = 0.0
     """Time spent training, over all sessions."""
 
 
-def save_checkpoint(run: Path, progress: Progress, model: TaggingModel, optimizers: Optimizers) -> None:
-    """Write the checkpoint of this step; remove what is older than the one before it."""
+def save_checkpoint(
+    run: Path, progress: Progress, model: nn.Module, optimizers: Optimizers, extra: dict[str, Tensor] | None = None
+) -> None:
+    """Write the checkpoint of this step; remove what is older than the one before it.
+
+    `extra` is what else a run needs to go on, the same on every rank.
+    """
     tensors = {f"random.{i}": state for i, state in enumerate(world().gather(_random_state()))}
     tensors |= {f"model.{name}": tensor for name, tensor in gather_state(model).items()}
     for name, kind, tensor in optimizers.state(model):
         tensors[f"optimizer.{name}.{kind}"] = gather_whole(model, name, tensor)
+    tensors |= {f"extra.{name}": tensor for name, tensor in (extra or {}).items()}
     if not world().is_main:
         return
     folder = run / FOLDER / f"step-{progress.step:08d}"
@@ -95,8 +102,8 @@ def newest_good(run: Path, say: Any) -> tuple[Path, Progress] | None:
     return None
 
 
-def load_checkpoint(folder: Path, model: TaggingModel, optimizers: Optimizers) -> None:
-    """Put weights, optimizer and random states back."""
+def load_checkpoint(folder: Path, model: nn.Module, optimizers: Optimizers) -> dict[str, Tensor]:
+    """Put weights, optimizer and random states back; returns what was saved as `extra`."""
     tensors = load_file(folder / "state.safetensors")
 
     def named(prefix: str) -> dict[str, Tensor]:
@@ -107,6 +114,7 @@ def load_checkpoint(folder: Path, model: TaggingModel, optimizers: Optimizers) -
     state = named("random.").get(str(world().rank))
     if state is not None:  # else more processes than before: each goes on with what it was seeded with
         _set_random_state(state)
+    return named("extra.")
 
 
 def _random_state() -> Tensor:

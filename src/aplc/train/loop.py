@@ -64,7 +64,7 @@ def fit(run: Run) -> None:
     model.train()
     with (
         Tracker(run.out, progress.step) as tracker,
-        _interruptible(run.screen) as interrupted,
+        interruptible(run.screen) as interrupted,
         run.screen.bar("training", config.epochs * n_rows, done=_documents_done(run)) as advance,
     ):
         while not run.finished:
@@ -172,7 +172,7 @@ def _give_up(run: Run, loss: float) -> None:
 
 
 @contextlib.contextmanager
-def _interruptible(screen: Screen) -> Iterator[threading.Event]:
+def interruptible(screen: Screen) -> Iterator[threading.Event]:
     """Ctrl-C once sets the event, so that the step ends and is saved; twice stops at once."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

@@ -2,13 +2,14 @@
 schedule (Equation 15). The clusters may be left to plain SGD, which keeps no moments of their many weights."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from aplc.config import TrainConfig
 from aplc.nn.model import TaggingModel
+from aplc.pretrain.config import ScheduleConfig
 from aplc.sharding import cut_whole
 
 
@@ -20,17 +21,20 @@ def slanted_triangular(step: int, *, warmup: int, total: int) -> float:
 
 
 class Optimizers:
-    """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a)."""
+    """Optimizers that step together, each group of weights at its own rate times a common factor."""
 
-    def __init__(self, model: TaggingModel, config: TrainConfig) -> None:
-        encoder, hidden = _group(model.encoder, config.lr_encoder), _group(model.hidden, config.lr_hidden)
-        clusters = _group(model.clusters, config.lr_clusters)
-        sgd = config.clusters_optimizer == "sgd"
-        # foreach and fused round differently; one choice keeps runs reproducible.
-        adamw: Any = {"weight_decay": config.weight_decay, "eps": config.adam_epsilon, "fused": True}
-        self.all: list[Optimizer] = [AdamW([encoder, hidden] if sgd else [encoder, hidden, clusters], **adamw)]
-        if sgd:
-            self.all.append(SGD([clusters], weight_decay=config.weight_decay, fused=True))
+    def __init__(self, *optimizers: Optimizer) -> None:
+        self.all = optimizers
+
+    @classmethod
+    def for_tagging(cls, model: TaggingModel, config: TrainConfig) -> Self:
+        """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a)."""
+        encoder, hidden = group(model.encoder, config.lr_encoder), group(model.hidden, config.lr_hidden)
+        clusters = group(model.clusters, config.lr_clusters)
+        if config.clusters_optimizer == "sgd":
+            sgd = SGD([clusters], weight_decay=config.weight_decay, fused=True)
+            return cls(adamw([encoder, hidden], config), sgd)
+        return cls(adamw([encoder, hidden, clusters], config))
 
     def zero_grad(self) -> None:
         for optimizer in self.all:
@@ -43,7 +47,7 @@ class Optimizers:
                 group["lr"] = group["initial_lr"] * factor
             optimizer.step()
 
-    def state(self, model: TaggingModel) -> Iterator[tuple[str, str, Tensor]]:
+    def state(self, model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
         """What the optimizers remember: (parameter, kind, tensor), e.g. ("hidden.weight", "exp_avg", ...)."""
         for name, parameter in model.named_parameters():
             for optimizer in self.all:
@@ -51,7 +55,7 @@ class Optimizers:
                     if value is not None:  # SGD's momentum, which we don't use
                         yield name, kind, value
 
-    def load_state(self, model: TaggingModel, tensors: dict[str, Tensor]) -> None:
+    def load_state(self, model: nn.Module, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` gave, from whole tensors under `parameter.kind`."""
         owners = {p: o for o in self.all for group in o.param_groups for p in group["params"]}
         parameters = dict(model.named_parameters())
@@ -63,5 +67,10 @@ class Optimizers:
             state[kind] = own.to(parameter.device)  # fused AdamW keeps its count of steps there, too
 
 
-def _group(module: nn.Module, rate: float) -> dict[str, Any]:
+def adamw(groups: list[dict[str, Any]], config: TrainConfig | ScheduleConfig) -> AdamW:
+    # foreach and fused round differently; one choice keeps runs reproducible.
+    return AdamW(groups, weight_decay=config.weight_decay, eps=config.adam_epsilon, fused=True)
+
+
+def group(module: nn.Module, rate: float) -> dict[str, Any]:
     return {"params": [p for p in module.parameters() if p.requires_grad], "lr": rate, "initial_lr": rate}

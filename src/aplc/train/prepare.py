@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from aplc.data.tokens import VERSION, TokenCache
 from aplc.errors import CorpusError
 from aplc.files import cache_root, cached, digest
 from aplc.nn.weights import encoder_folder
+from aplc.pretrain.config import PretrainConfig, TextConfig
 
 CHARACTERS_PER_PIECE = 500
 """Text a tokenizer is trained on, for each piece it will have; more changes the pieces little and costs minutes."""
@@ -85,14 +87,9 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
     )
     tokenizer = choose_tokenizer(source, config, n_characters, screen)
 
-    def tokens(part: str, documents: Callable[[], Iterator[Document]], total: int | None = None) -> TokenCache:
-        key = digest(VERSION, source.key, part, tokenizer.fingerprint, labels.names)
-        with screen.bar(f"tokenizing {part}", total) as advance:
-            return TokenCache.build(source.cache / "tokens" / key, documents(), tokenizer, labels, advance)
-
-    train = tokens("train", source.train, n_documents)
+    train = tokenize(source, "train", tokenizer, labels, screen, n_documents)
     if source.dev:
-        valid = tokens("dev", source.dev)
+        valid = tokenize(source, "dev", tokenizer, labels, screen)
         train_rows, valid_rows = np.arange(len(train)), np.arange(len(valid))
         screen.say(f"validation: the corpus' dev part, {len(valid_rows):,} documents")
     else:
@@ -106,14 +103,29 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
     return Prepared(labels, tokenizer, n_documents, train, train_rows, valid, valid_rows)
 
 
-def hold_out(n: int, config: DataConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def tokenize(
+    source: Source,
+    part: Literal["train", "dev"],
+    tokenizer: Tokenizer,
+    labels: LabelSet,
+    screen: Screen,
+    total: int | None = None,
+) -> TokenCache:
+    documents = source.train if part == "train" else source.dev
+    assert documents is not None
+    key = digest(VERSION, source.key, part, tokenizer.fingerprint, labels.names)
+    with screen.bar(f"tokenizing {part}", total) as advance:
+        return TokenCache.build(source.cache / "tokens" / key, documents(), tokenizer, labels, advance)
+
+
+def hold_out(n: int, config: DataConfig | TextConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(training rows, held-out rows) of n, both in rising order."""
     size = min(int(n * config.validation), config.validation_limit)
     shuffled = np.random.default_rng([seed, 0x5EED]).permutation(n)
     return np.sort(shuffled[size:]), np.sort(shuffled[:size])
 
 
-def choose_tokenizer(source: Source, config: Config, n_characters: int, screen: Screen) -> Tokenizer:
+def choose_tokenizer(source: Source, config: Config | PretrainConfig, n_characters: int, screen: Screen) -> Tokenizer:
     if config.data.tokenizer:
         tokenizer = Tokenizer.load(Path(config.data.tokenizer))
         screen.say(f"tokenizer: {config.data.tokenizer}, {tokenizer.vocab_size:,} pieces")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from aplc import __version__
 from aplc.config import Config
@@ -42,9 +43,7 @@ def train(
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
     resume = resume or restarts() > 0
-    started = (out / RUN).is_file()
-    if (started or (out / CONFIG).is_file()) and not resume:
-        raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
+    started = is_started(out, resume)
     with world().main_first():
         prepared = prepare(source, config, screen)
     if started:
@@ -55,14 +54,14 @@ def train(
         "tokenizer": prepared.tokenizer.fingerprint,
     }
     if started:
-        _refuse_changes(out, identity)
+        refuse_changes(out, identity)
 
     torch.manual_seed(config.train.seed)
     folder = _build(prepared, config, screen)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
     folder.model.to(world().device)
     shard_model(folder.model, config)
-    optimizers = Optimizers(folder.model, config.train)
+    optimizers = Optimizers.for_tagging(folder.model, config.train)
     progress = Progress()
     if started and (found := newest_good(out, screen.say)):
         path, progress = found
@@ -149,14 +148,17 @@ def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Part
 
 
 def _describe(run: Run) -> str:
-    n_parameters = sum(p.numel() for p in run.folder.model.parameters())
+    return f"training: {describe_work(run.folder.model)}, {len(run.batches):,} steps an epoch"
+
+
+def describe_work(model: nn.Module) -> str:
+    """How large the model is and where it will be trained."""
+    n_parameters = sum(p.numel() for p in model.parameters())
     device, size = world().device, world().size
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
     dtype = "bfloat16 where it is safe" if uses_bfloat16(device) else "float32"
     processes = f"{size} processes with " if size > 1 else ""
-    return (
-        f"training: {n_parameters:,} parameters on {processes}{where} in {dtype}, {len(run.batches):,} steps an epoch"
-    )
+    return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"
 
 
 def _refuse_changed_labels(out: Path) -> None:
@@ -168,7 +170,15 @@ def _refuse_changed_labels(out: Path) -> None:
         )
 
 
-def _refuse_changes(out: Path, identity: dict[str, Any]) -> None:
+def is_started(out: Path, resume: bool) -> bool:
+    """Whether `out` holds a run to go on with; one that must not be touched is an error."""
+    started = (out / RUN).is_file()
+    if (started or (out / CONFIG).is_file()) and not resume:
+        raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
+    return started
+
+
+def refuse_changes(out: Path, identity: dict[str, Any]) -> None:
     """A resumed run must be the run that was started."""
     before = json.loads((out / RUN).read_text("utf-8"))
     now = json.loads(json.dumps(identity))

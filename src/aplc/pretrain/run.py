@@ -1,0 +1,121 @@
+"""A pretraining run: prepare the text, build or load the encoder, train, and leave an encoder folder.
+
+`out` holds the best encoder so far as `transformers` reads it (`config.json`, `model.safetensors`, `tokenizer.json`,
+`README.md`), `run.json` (what the run was started with), `metrics.jsonl`, `curve.svg` and `checkpoints/`.
+"""
+
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from aplc import __version__
+from aplc.console import Screen
+from aplc.distributed import restarts, world
+from aplc.errors import RunError
+from aplc.files import atomic_write, is_main_process, write_json
+from aplc.nn.weights import encoder_folder, read_config
+from aplc.nn.xlnet import XLNet, XLNetConfig
+from aplc.pretrain.card import draw_curve, encoder_card
+from aplc.pretrain.config import PretrainConfig
+from aplc.pretrain.loop import Run, baseline_loss, fit, load_memory
+from aplc.pretrain.objective import PermutationLM
+from aplc.pretrain.prepare import Prepared, prepare
+from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
+from aplc.train.optim import Optimizers, adamw, group
+from aplc.train.prepare import Source
+from aplc.train.run import RUN, describe_work, is_started, refuse_changes
+from aplc.train.tracking import FILE as METRICS
+
+
+def pretrain(
+    source: Source, config: PretrainConfig, out: Path, *, resume: bool = False, screen: Screen | None = None
+) -> None:
+    """Pretrain on the text of `source` and leave the best encoder in `out`."""
+    screen = screen or Screen(quiet=True)
+    resume = resume or restarts() > 0
+    started = is_started(out, resume)
+    if config.train.batch_size < world().size:
+        raise RunError(f"train.batch_size = {config.train.batch_size}: must be at least {world().size}, the processes")
+    with world().main_first():
+        prepared = prepare(source, config, screen)
+    identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": prepared.tokenizer.fingerprint}
+    if started:
+        refuse_changes(out, identity)
+
+    torch.manual_seed(config.train.seed)
+    model = build(config, prepared).to(world().device)
+    torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
+    run = Run(
+        config=config,
+        model=model,
+        optimizers=Optimizers(adamw([group(model, config.train.lr)], config.train)),
+        train=prepared.train,
+        valid=prepared.valid,
+        baseline=baseline_loss(prepared.valid, prepared.unigram) if prepared.valid else 0.0,
+        save=partial(save_encoder, out, model, prepared, config),
+        progress=Progress(),
+        out=out,
+        screen=screen,
+    )
+    if started and (found := newest_good(out, screen.say)):
+        path, run.progress = found
+        load_memory(run, load_checkpoint(path, model, run.optimizers))
+        screen.say(f"resuming from {path.name}")
+    elif resume:
+        screen.say("no checkpoint to resume from: starting from the beginning")
+    write_json(out / RUN, identity | {"aplc_version": __version__})
+    if run.finished:
+        screen.say(f"this run is finished ({run.progress.step:,} steps); its best encoder is in {out}")
+        return
+    passes = config.train.steps / len(run.train)
+    screen.say(
+        f"pretraining: {describe_work(model)}; {config.train.steps:,} steps of {config.train.batch_size} x "
+        f"{config.data.max_length} tokens, {passes:.1f} passes over the text"
+    )
+    if run.valid:
+        screen.say(f"baseline: the unigram distribution has a held-out loss of {run.baseline:.3f}")
+    fit(run)
+    if run.valid and is_main_process():
+        draw_curve(out / METRICS, out / "curve.svg")
+
+
+def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
+    """The network that `config.model` asks for, new or from a folder or hub name.
+
+    A new one's output bias starts at the pieces' log-frequencies: the first hundreds of steps learn little else.
+    """
+    model, memory, vocab_size = config.model, config.data.memory, prepared.tokenizer.vocab_size
+    if model.encoder == "new":
+        sizes = XLNetConfig(
+            vocab_size=vocab_size,
+            d_model=model.width,
+            n_layer=model.layers,
+            n_head=model.heads,
+            d_inner=model.inner_width,
+            dropout=model.dropout,
+            mem_len=memory or None,
+        )
+        new = PermutationLM(XLNet(sizes, checkpoint_activations=model.checkpoint_activations))
+        new.lm_loss.bias.data.copy_(torch.from_numpy(prepared.unigram))
+        return new
+    folder = encoder_folder(model.encoder)
+    rows = read_config(folder).get("vocab_size")
+    if rows != vocab_size:
+        raise RunError(
+            f"{folder}: the tokenizer has {vocab_size:,} pieces and the encoder {rows} embeddings; use the encoder's "
+            f"own tokenizer (leave data.tokenizer empty)"
+        )
+    changes = {"dropout": model.dropout, "mem_len": memory or None}
+    return PermutationLM.from_pretrained(folder, checkpoint_activations=model.checkpoint_activations, **changes)
+
+
+def save_encoder(
+    out: Path, model: PermutationLM, prepared: Prepared, config: PretrainConfig, loss: float | None, step: int
+) -> None:
+    if not is_main_process():
+        return
+    prepared.tokenizer.save(out)
+    with atomic_write(out / "README.md") as card:
+        card.write(encoder_card(model, prepared, config, loss, step).encode("utf-8"))
+    model.save_pretrained(out)
