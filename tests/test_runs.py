@@ -70,15 +70,15 @@ def repository(folder):
     lines(folder / "Yf.txt", NAMES)
 
 
-def run(script, *arguments):
-    environment = {**os.environ, "APLC": f"{sys.executable} -m aplc", "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
-    command = ["bash", RUNS / f"{script}.sh", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+def run(script, *arguments, command=f"{sys.executable} -m aplc"):
+    environment = {**os.environ, "APLC": command, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    call = ["bash", RUNS / f"{script}.sh", *map(str, arguments)]
+    return subprocess.run(call, capture_output=True, text=True, check=False, env=environment)
 
 
 @pytest.mark.parametrize(
     ("script", "write"),
-    [("eurlex-4k", authors), ("amazoncat-13k", repository), ("wiki10-31k", pecos), ("amazon-670k", attentionxml)],
+    [("eurlex-4k", authors), ("wiki10-31k", pecos), ("amazon-670k", attentionxml)],
 )
 def test_from_downloaded_files_to_a_table(tmp_path, script, write):
     (tmp_path / "files").mkdir()
@@ -98,6 +98,26 @@ def test_from_downloaded_files_to_a_table(tmp_path, script, write):
     assert config["n_labels"] == len(NAMES)
     proportions = json.dumps(list(Config.from_preset(script).clusters.proportions))
     assert proportions in json.dumps(config), "the preset's clusters"
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize(
+    ("write", "format_"),
+    [(authors, "aplc-xlnet"), (pecos, "pecos"), (attentionxml, "attentionxml"), (repository, "xml-repository")],
+)
+def test_commands(tmp_path, script, write, format_):
+    """What a script would call, for every kind of files."""
+    (tmp_path / "files").mkdir()
+    write(tmp_path / "files")
+    out = tmp_path / "out"
+    done = run(script, tmp_path / "files", out, "--set", "a.b=c", command="echo")
+    kind = {"wiki-500k": "wikipedia", "amazon-670k": "amazon"}.get(script, "default")
+    convert, train, evaluate, *_ = done.stdout.splitlines()
+    assert convert == f"convert {tmp_path / 'files'} --from {format_} --out {out}/corpus"
+    assert train == (
+        f"train {out}/corpus --preset {script} --out {out}/model --resume --set data.validation=0 --set a.b=c"
+    )
+    assert evaluate == f"evaluate {out}/model {out}/corpus --propensity {kind} --json {out}/evaluation.json"
 
 
 def test_every_paper_preset_has_a_script_and_a_row():
