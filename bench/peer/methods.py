@@ -3,9 +3,10 @@
     python bench/peer/methods.py omikuji-bonsai FEATURES OUT        # bench/peers.py calls it
 
 Reads what `features.py` wrote to FEATURES, writes OUT/topk.npz and OUT/measured.json; the model is weighed and thrown
-away. A peer is a generator in three steps, each timed by itself: train, save (and load, where that helps), predict. Matrices are loaded before the
-clock starts; a library that only reads files has their reading in its training time. Only numpy, scipy and the peer's
-own library may be imported here: this file runs in the peer's virtual environment, where `aplc` is not.
+away. A peer is a generator in three steps, each timed by itself: train, save (and load, where that helps), predict.
+Matrices are loaded before the clock starts; a library that only reads files has their reading in its training time.
+Only numpy, scipy and the peer's own library may be imported here: this file runs in the peer's virtual environment,
+where `aplc` is not.
 
 Settings are what each library's own documentation gives as default or, where it has none for this task, as its example.
 """
