@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from aplc.config import Config
+from aplc.config import Config, preset_names
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import AplcError
@@ -58,11 +58,14 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("corpus", type=Path, help="folder with train.jsonl and test.jsonl")
     parser.add_argument("--out", type=Path, required=True, help="folder for results; finished peers there are kept")
     parser.add_argument("--only", action="append", choices=[*LIBRARIES, OURS], help="run only this; can be repeated")
-    parser.add_argument("--preset", action="append", help="of ours; can be repeated (default: tiny)")
+    default = "cpu" if "cpu" in preset_names() else "tiny"
+    parser.add_argument("--preset", action="append", help=f"of ours; can be repeated (default: {default})")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="change a setting of the preset")
     parser.add_argument("--limit", type=float, default=7200, help="seconds a peer may take (default: 7200)")
     parser.add_argument("--propensity", default="default", help=f"for PSP: {', '.join(PROPENSITIES)} or A,B")
-    return parser.parse_args(given)
+    options = parser.parse_args(given)
+    options.preset = options.preset or [default]
+    return options
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidat
             return [str(python_of(library)), str(HERE / "methods.py"), name, str(prepared.folder), str(folder)]
 
         chosen.append(Candidate(name, digest(prepared.key, versions), command))
-    for preset in options.preset or ["tiny"]:
+    for preset in options.preset:
         config = Config.from_preset(preset).with_settings(options.settings)  # a typo should not cost an hour
 
         def ours(folder: Path, preset: str = preset) -> list[str]:

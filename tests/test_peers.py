@@ -35,6 +35,7 @@ def done(corpus, tmp_path_factory):
     """All that runs without an environment of its own; napkinXC is one of the tests' requirements anyway."""
     out = tmp_path_factory.mktemp("peers")
     settings = [argument for setting in [*SMALL, "train.epochs=2"] for argument in ("--set", setting)]
+    settings += ["--preset", "tiny"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peers, "python_of", lambda _: sys.executable)
         figures = bench(corpus, out, *only(CHOSEN), *settings)
