@@ -8,7 +8,8 @@ virtual environment of its own, made from PyPI with the exact versions in `bench
 DIR is not run again; what could not be installed, failed or took longer than `--limit` is reported below the table and
 tried again by the next call. All are scored by `aplc.evaluate`. DIR gets peers.md, peers.json and peers.svg.
 
-Times are wall-clock on whatever else the machine does; the load average before each peer is kept in peers.json.
+Times are wall-clock, and beside them processor time, which hardly depends on what else the machine does; the load
+average before each peer is kept in peers.json.
 """
 
 import argparse
@@ -100,7 +101,7 @@ def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidat
     return [candidate for candidate in chosen if (OURS if candidate.ours else candidate.name) in wanted]
 
 
-def measure(candidate: Candidate, prepared: Prepared, folder: Path, limit: float) -> tuple[dict[str, Any], bool]:
+def measure(candidate: Candidate, folder: Path, limit: float) -> tuple[dict[str, Any], bool]:
     """The candidate's measurements, and whether they had to be made."""
     done = load_result(folder / "result.json")
     if done and done["key"] == candidate.key:
@@ -114,7 +115,6 @@ def measure(candidate: Candidate, prepared: Prepared, folder: Path, limit: float
         "key": candidate.key,
         "ours": candidate.ours,
         **measured,
-        "documents_per_second": prepared.n_test / max(measured["predict_seconds"], 1e-9),
         "load_before": load,
     }
     write_json(folder / "result.json", result)
@@ -144,7 +144,7 @@ def main(given: list[str] | None = None) -> None:
         screen.say(f"{i}/{len(plan)}  {candidate.name}")
         folder = options.out / candidate.name
         try:
-            result, fresh = measure(candidate, prepared, folder, options.limit)
+            result, fresh = measure(candidate, folder, options.limit)
         except PeerError as error:
             failed[candidate.name] = str(error)
             screen.say(f"      {error}")

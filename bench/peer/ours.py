@@ -8,11 +8,10 @@ Training time is everything from texts to the saved model, tokenizing included; 
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-from methods import DEPTH, measured  # beside this file
+from methods import DEPTH, Clock, measured  # beside this file
 
 
 def main(corpus_path: str, features: Path, out: Path, preset: str, settings: list[str]) -> None:
@@ -29,20 +28,20 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     for folder in ("model", "cache"):
         shutil.rmtree(out / folder, ignore_errors=True)
     corpus = Corpus.open(corpus_path)
-    began = time.perf_counter()
+    clock = Clock()
     train(
         Source.from_corpus(corpus),
         Config.from_preset(preset).with_settings(settings),
         out / "model",
         screen=Screen(),
     )
-    trained = time.perf_counter() - began
+    trained = clock.read()
     size = sum(file.stat().st_size for file in (out / "model").iterdir() if file.is_file())  # not the checkpoints
     model = ModelFolder.load(out / "model")
     documents = list(corpus.documents("test"))
-    began = time.perf_counter()
+    clock.restart()
     blocks = [(ids, probs) for _, ids, probs in predict_documents(model, documents, min(DEPTH, len(model.labels)))]
-    predicted = time.perf_counter() - began
+    predicted = clock.read()
     index = LabelSet.load(features).index
     renumbered = np.array([index[name] for name in model.labels.names] + [-1])  # -1 stays -1
     ids = renumbered[np.concatenate([ids for ids, _ in blocks])]

@@ -59,11 +59,13 @@ def markdown(results: Sequence[dict[str, Any]], failed: dict[str, str], about: d
         "",
     ]
     bands = [band["name"] for band in results[0]["bands"] if band["name"] != "unseen"] if results else []
-    columns = [*(f"recall@{AT}, {name}" for name in bands), "training, s", "documents/s", "model, MB", "memory, MB"]
+    columns = [f"recall@{AT}, {name}" for name in bands]
+    columns += ["training, s", "CPU s", "documents/s", "a CPU s", "model, MB", "memory, MB"]
     lines += [f"| | {' | '.join(columns)} |", f"| --- |{' ---: |' * len(columns)}"]
     for r in results:
         recall = [f"{100 * band['recall']:.2f}" for band in r["bands"] if band["name"] in bands]
-        cost = [f"{r['train_seconds']:,.1f}", f"{r['documents_per_second']:,.0f}"]
+        cost = [f"{r['train_seconds']:,.1f}", f"{r['train_cpu_seconds']:,.1f}"]
+        cost += [f"{about['n_test'] / max(r[key], 1e-3):,.0f}" for key in ("predict_seconds", "predict_cpu_seconds")]
         cost += [f"{r['model_bytes'] / MB:,.1f}", f"{r['peak_bytes'] / MB:,.0f}"]
         lines.append(f"| {r['name']} | {' | '.join(recall + cost)} |")
     lines += [""] + [f"Not in the table: {name}, {reason}" for name, reason in failed.items()]
