@@ -64,7 +64,7 @@ def repository_json(folder):
             json.dumps({"uid": str(i), "title": "", "content": text, "target_ind": row, "target_rel": [1.0] * len(row)})
             for i, (text, row) in enumerate(zip(TEXTS[part], LABELS[part], strict=True))
         ]
-        (folder / f"{short}.json.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+        (folder / f"{short}.json.gz").write_bytes(gzip.compress("\n".join([*rows, "", ""]).encode()))
     names = [json.dumps({"uid": f"L{i}", "title": name + "\n"}) for i, name in enumerate(NAMES)]
     (folder / "lbl.json.gz").write_bytes(gzip.compress("\n".join(names).encode()))
 
@@ -174,7 +174,8 @@ FAULTS = [
         lambda s: spoil(s / "dev.csv", "animals", "odd"),
         r"dev.csv, line 3: label 'odd' is not",
     ),
-    ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", "1,", ""), r"train.csv, line 3: 2 cells"),
+    ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", "1,", ""), r"train.csv, line 3: 2 cells where"),
+    ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", "id,text,labels", "text"), r"line 1: the header is"),
     ("aplc-xlnet", aplc_xlnet, lambda s: (s / "labels.txt").unlink(), r"labels.txt: no such file"),
     (
         "xml-repository",

@@ -8,8 +8,8 @@ What each format is, as its own code reads it:
   with a document's labels separated by blanks. `/SEP/` between a title and a description becomes a blank.
 - pecos: `X.trn.txt` with a text a line, `Y.trn.npz` a sparse matrix of documents x labels, `output-items.txt` a label
   name a line (numbers where there is none).
-- aplc-xlnet: the authors' release. `train.csv` and `dev.csv` with a header and the columns id, text, labels (separated
-  by commas), `labels.txt` with all labels. `dev.csv` is what the paper's figures were measured on: it becomes the test
+- aplc-xlnet: the authors' release. `train.csv` and `dev.csv` with a header, whose first columns are id, text, labels
+  (separated by commas), `labels.txt` with all labels. `dev.csv` is what the paper's figures were measured on: it becomes the test
   part.
 - xml-repository: texts in `trn.json.gz` (`title`, `content`, `target_ind`) or `trn_X.txt` (a text a line); labels in
   the former, in `trn_X_Y.txt` (header `documents labels`, rows `label:1 ...`), or at the start of the rows of the
@@ -118,10 +118,12 @@ def _aplc_xlnet(source: Path) -> Parts:
         with open_bytes(path) as stream:
             reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
             try:
-                next(reader, None)  # the header
+                header = next(reader, [])
+                if len(header) < 3:
+                    raise _fault(path, 1, f"the header is {header}, expected at least id, text, labels")
                 for cells in reader:
-                    if len(cells) != 3:
-                        raise _fault(path, reader.line_num, f"{len(cells)} cells, expected 3: id, text, labels")
+                    if len(cells) != len(header):
+                        raise _fault(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
                     labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
                     if strange := [name for name in labels if name not in known]:
                         raise _fault(path, reader.line_num, f"label {strange[0]!r} is not in {labels_file.name}")
@@ -212,6 +214,8 @@ def _title_and_content(row: dict[str, object]) -> str:
 
 def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
