@@ -9,13 +9,13 @@ What each format is, as its own code reads it:
 - pecos: `X.trn.txt` with a text a line, `Y.trn.npz` a sparse matrix of documents x labels, `output-items.txt` a label
   name a line (numbers where there is none).
 - aplc-xlnet: the authors' release. `train.csv` and `dev.csv` with a header, whose first columns are id, text, labels
-  (separated by commas), `labels.txt` with all labels. `dev.csv` is what the paper's figures were measured on: it becomes the test
-  part.
+  (separated by commas), `labels.txt` with all labels. The paper's figures were measured on `dev.csv`: it becomes the
+  test part.
 - xml-repository: texts in `trn.json.gz` (`title`, `content`, `target_ind`) or `trn_X.txt` (a text a line); labels in
   the former, in `trn_X_Y.txt` (header `documents labels`, rows `label:1 ...`), or at the start of the rows of the
   bag-of-words file `train.txt` (header `documents features labels`); names in `lbl.json.gz`, `Yf.txt` or `Y.txt`.
 
-Documents stream; label names and PECOS' label matrix are held in memory, a few hundred megabytes for the largest. A
+Documents stream; label names and PECOS' label matrix (eight bytes for each label of a document) are held in memory. A
 label name that several labels share, or that is empty, gets its number behind it: merging labels would change the task.
 """
 
