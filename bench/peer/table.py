@@ -16,6 +16,8 @@ from peer.features import Prepared
 RANKING = [f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)]
 AT = 5
 MB = 1e6
+WINDOW = 12
+"""Points of P@5 that the picture shows below the best."""
 
 
 def score(prepared: Prepared, top: Path, propensity: str | tuple[float, float]) -> dict[str, Any]:
@@ -73,18 +75,40 @@ def markdown(results: Sequence[dict[str, Any]], failed: dict[str, str], about: d
 
 
 def draw(path: Path, results: Sequence[dict[str, Any]]) -> None:
-    """P@5 against training time; the area of a point is the model's size."""
+    """P@5 against training time; the area of a point is the model's size. Names stand beside, in the order of P@5.
+
+    Who is more than WINDOW points behind sits at the lower edge as a triangle, so that the others can be told apart.
+    """
+    results = sorted(results, key=lambda result: -result["metrics"]["P@5"])
+    lowest = 100 * results[0]["metrics"]["P@5"] - WINDOW
     with style():
-        made, (axes,) = figure(height=4.6, width=7.2)
-        for r in results:
-            place = (max(r["train_seconds"], 0.1), 100 * r["metrics"]["P@5"])
+        made, (axes,) = figure(height=4.6, width=8.4)
+        for rank, r in enumerate(results):
+            p5 = 100 * r["metrics"]["P@5"]
+            place = (max(r["train_seconds"], 0.1), max(p5, lowest))
             colour = SERIES[1] if r["ours"] else SERIES[0]
-            area = 12 + 1.6 * r["model_bytes"] / MB
-            axes.scatter(*place, s=min(area, 3000), color=colour, alpha=0.35, linewidths=0, zorder=2)
-            axes.scatter(*place, s=9, color=colour, zorder=3)
-            axes.annotate(r["name"], place, (4, 5), textcoords="offset points", fontsize=8, color=LIGHT["ink"])
+            area = min(14 + 1.6 * r["model_bytes"] / MB, 3000)
+            axes.scatter(*place, s=area, color=colour, alpha=0.3, linewidths=0, zorder=2)
+            axes.scatter(*place, s=14, color=colour, marker="o" if p5 >= lowest else "v", zorder=3)
+            axes.annotate(
+                f"{p5:.1f}  {r['name']}",
+                place,
+                (1.03, 0.98 - 0.96 * rank / max(len(results) - 1, 1)),
+                textcoords="axes fraction",
+                va="center",
+                fontsize=8.5,
+                color=SERIES[1] if r["ours"] else LIGHT["ink"],
+                arrowprops={
+                    "arrowstyle": "-",
+                    "relpos": (0, 0.5),
+                    "color": LIGHT["muted"],
+                    "linewidth": 0.5,
+                    "alpha": 0.6,
+                },
+            )
         axes.set(xscale="log", xlabel="training time, seconds (area: size of the model)", ylabel="P@5, percent")
-        axes.margins(0.14, 0.1)
+        axes.set_ylim(lowest - 0.6, lowest + WINDOW + 2)
+        axes.margins(x=0.08)
         plain_ticks(axes.xaxis)
         save_picture(made, path)
 
