@@ -25,6 +25,10 @@ bench: .venv/.test  ## measure the output layer, the encoder and pretraining aga
 	$(BIN)/python bench/encoder.py
 	$(BIN)/python bench/pretraining.py
 
+bench-peers: .venv/.test  ## every peer and us on PubMed-MeSH with abstracts: hours; can be stopped and rerun
+	@test -f demo/abstracts/train.jsonl || $(BIN)/aplc data pubmed-mesh --abstracts-only --out demo/abstracts
+	$(BIN)/python bench/peers.py demo/abstracts --out demo/peers $(PEERS)
+
 clean:  ## remove the environment and the demo's files
 	rm -rf .venv demo
 
@@ -45,5 +49,5 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check bench bench-peers clean
 .DEFAULT_GOAL := help

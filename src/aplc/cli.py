@@ -81,6 +81,25 @@ def data(
 
 
 @app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the other project's files.")],
+    from_: Annotated[
+        Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"],
+        typer.Option("--from", help="Whose files they are."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write train.jsonl and test.jsonl to.")],
+) -> None:
+    """Turn AttentionXML's, PECOS', the paper authors' or the XML repository's files into a corpus."""
+    from aplc.console import Screen
+    from aplc.data.convert import convert as convert_files
+
+    with Screen().bar("converting") as advance:
+        counts, n_labels = convert_files(source, from_, out, advance=advance)
+    parts = " and ".join(f"{n:,} {'training' if part == 'train' else part}" for part, n in counts.items())
+    print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
+
+
+@app.command()
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,

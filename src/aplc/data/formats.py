@@ -72,7 +72,7 @@ def read_documents(path: Path | str, bad_rows: BadRows | None = None) -> Iterato
     elif name.endswith(".parquet"):
         yield from _read_parquet(Path(path), bad_rows)
     elif name.endswith(SUFFIXES):
-        with _open(Path(path)) as stream:
+        with open_bytes(Path(path)) as stream:
             try:
                 if name.removesuffix(".gz").endswith(".csv"):
                     yield from _read_csv(Path(path), stream, bad_rows)
@@ -85,7 +85,7 @@ def read_documents(path: Path | str, bad_rows: BadRows | None = None) -> Iterato
         raise CorpusError(f"{path}: unknown kind of file; known are {', '.join(SUFFIXES)}")
 
 
-def _open(path: Path) -> BinaryIO:
+def open_bytes(path: Path) -> BinaryIO:
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
     return cast(BinaryIO, gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb"))

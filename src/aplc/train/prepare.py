@@ -98,7 +98,8 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
         screen.say(
             f"validation: {len(valid_rows):,} documents held out (data.validation = {config.data.validation})"
             if len(valid_rows)
-            else "validation: none, the corpus is too small to hold documents out; the last epoch's model is kept"
+            else f"validation: none (data.validation = {config.data.validation} of {len(train):,} documents); "
+            "the last epoch's model is kept"
         )
     return Prepared(labels, tokenizer, n_documents, train, train_rows, valid, valid_rows)
 

@@ -1,0 +1,53 @@
+"""Virtual environments of the peers, made once from exact versions, and processes in them with a time limit."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from aplc.files import cache_root, cached, digest
+
+VERSIONS = Path(__file__).parent / "versions"
+
+
+class PeerError(Exception):
+    """A peer that could not be installed or run; the others go on."""
+
+
+def python_of(library: str | None) -> Path:
+    """The interpreter of a library's environment, which is made if there is none; this one for None."""
+    if library is None:
+        return Path(sys.executable)
+    versions = VERSIONS / f"{library}.txt"
+    name = f"{library}-{digest(versions.read_text('utf-8'), sys.version)}"
+    # A renamed environment keeps working as long as only its bin/python is called.
+    return cached(cache_root() / "peers" / name, lambda aside: _install(aside, versions)) / "bin" / "python"
+
+
+def _install(folder: Path, versions: Path) -> None:
+    for command in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(versions)],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()[-1:]
+            raise PeerError(f"can't be installed: {' '.join(lines)}")
+
+
+def run_limited(command: list[str], limit: float, log: Path) -> None:
+    """Run `command`, its output to `log`; PeerError if it fails or takes longer than `limit` seconds."""
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise PeerError(f"stopped after the limit of {limit:g} s") from None
+        finally:
+            if process.poll() is None:  # also when the user interrupts
+                os.killpg(process.pid, signal.SIGKILL)  # a group of its own: with whatever it has started
+                process.wait()
+    if code:
+        last = log.read_text("utf-8", errors="replace").strip().splitlines()[-1:] or ["no output"]
+        raise PeerError(f"failed with {code}: {last[0]} (see {log})")

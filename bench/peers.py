@@ -1,0 +1,160 @@
+"""Everything a user would pick instead, and this project, on one corpus: one table, one picture.
+
+    python bench/peers.py CORPUS --out DIR                       # all; make bench-peers does it on PubMed-MeSH
+    python bench/peers.py CORPUS --out DIR --only omikuji-bonsai --only ours --preset tiny
+
+Same split, TF-IDF built once from the same text, settings at each library's documented defaults. A peer runs in a
+virtual environment of its own, made from PyPI with the exact versions in `bench/peer/versions/`. What is finished in
+DIR is not run again; what could not be installed, failed or took longer than `--limit` is reported below the table and
+tried again by the next call. All are scored by `aplc.evaluate`. DIR gets peers.md, peers.json and peers.svg.
+
+Times are wall-clock, and beside them processor time, which hardly depends on what else the machine does; the load
+average before each peer is kept in peers.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from aplc.config import Config, preset_names
+from aplc.console import Screen
+from aplc.data.corpus import Corpus
+from aplc.errors import AplcError
+from aplc.evaluate import PROPENSITIES
+from aplc.evaluate.run import parse_propensity
+from aplc.files import digest, write_json
+from peer.environments import VERSIONS, PeerError, python_of, run_limited
+from peer.features import Prepared, prepare
+from peer.table import load_result, score, write_all
+
+HERE = Path(__file__).resolve().parent / "peer"
+LIBRARIES: dict[str, str | None] = {
+    "baseline-prior": None,
+    "baseline-knn": None,
+    "pecos-xlinear": "pecos",
+    "omikuji-parabel": "omikuji",
+    "napkinxc-plt": "napkinxc",
+    "omikuji-bonsai": "omikuji",
+    "omikuji-attnxml-tree": "omikuji",
+    "pecos-xlinear-flat": "pecos",
+    "fasttext-ova": "fasttext",
+    "napkinxc-br": "napkinxc",
+    "libmultilabel-tree": "libmultilabel",
+    "libmultilabel-1vsrest": "libmultilabel",
+    "liblinear-dismec": "liblinear",
+}
+"""Peers, quick ones first, and the environment each needs (none: this one)."""
+OURS = "ours"
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("corpus", type=Path, help="folder with train.jsonl and test.jsonl")
+    parser.add_argument("--out", type=Path, required=True, help="folder for results; finished peers there are kept")
+    parser.add_argument("--only", action="append", choices=[*LIBRARIES, OURS], help="run only this; can be repeated")
+    default = "cpu" if "cpu" in preset_names() else "tiny"
+    parser.add_argument("--preset", action="append", help=f"of ours; can be repeated (default: {default})")
+    parser.add_argument("--set", action="append", default=[], dest="settings", help="change a setting of the preset")
+    parser.add_argument("--limit", type=float, default=7200, help="seconds a peer may take (default: 7200)")
+    parser.add_argument("--propensity", default="default", help=f"for PSP: {', '.join(PROPENSITIES)} or A,B")
+    options = parser.parse_args(given)
+    options.preset = options.preset or [default]
+    return options
+
+
+@dataclass(frozen=True)
+class Candidate:
+    name: str
+    key: str
+    """What its result depends on; a result with another key is made anew."""
+    command: Callable[[Path], list[str]]
+    """Given the folder to write to. Makes the environment if there is none."""
+    ours: bool = False
+
+
+def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidate]:
+    chosen = []
+    for name, library in LIBRARIES.items():
+        versions = (VERSIONS / f"{library}.txt").read_text("utf-8") if library else ""
+
+        def command(folder: Path, name: str = name, library: str | None = library) -> list[str]:
+            return [str(python_of(library)), str(HERE / "methods.py"), name, str(prepared.folder), str(folder)]
+
+        chosen.append(Candidate(name, digest(prepared.key, versions), command))
+    for preset in options.preset:
+        config = Config.from_preset(preset).with_settings(options.settings)  # a typo should not cost an hour
+
+        def ours(folder: Path, preset: str = preset) -> list[str]:
+            call = [sys.executable, str(HERE / "ours.py"), str(options.corpus), str(prepared.folder), str(folder)]
+            return [*call, preset, *options.settings]
+
+        name = f"aplc-{Path(preset).stem}"
+        chosen.append(Candidate(name, digest(prepared.key, config.to_dict()), ours, ours=True))
+    wanted = options.only or [*LIBRARIES, OURS]
+    return [candidate for candidate in chosen if (OURS if candidate.ours else candidate.name) in wanted]
+
+
+def measure(candidate: Candidate, folder: Path, limit: float) -> tuple[dict[str, Any], bool]:
+    """The candidate's measurements, and whether they had to be made."""
+    done = load_result(folder / "result.json")
+    if done and done["key"] == candidate.key:
+        return done, False
+    folder.mkdir(parents=True, exist_ok=True)
+    load = os.getloadavg()[0]
+    run_limited(candidate.command(folder), limit, folder / "log.txt")
+    measured = json.loads((folder / "measured.json").read_text("utf-8"))
+    result = {
+        "name": candidate.name,
+        "key": candidate.key,
+        "ours": candidate.ours,
+        **measured,
+        "load_before": load,
+    }
+    write_json(folder / "result.json", result)
+    return result, True
+
+
+def main(given: list[str] | None = None) -> None:
+    options = arguments(given)
+    try:
+        corpus, propensity = Corpus.open(options.corpus), parse_propensity(options.propensity)
+        screen = Screen()
+        prepared = prepare(corpus, options.out / "features")
+        plan = candidates(options, prepared)
+    except AplcError as error:
+        sys.exit(f"bench/peers.py: {error}")
+    about = {
+        "corpus": str(options.corpus),
+        "machine": f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}",
+        "n_train": prepared.n_train,
+        "n_test": prepared.n_test,
+        "n_labels": len(prepared.labels),
+        "tfidf_seconds": prepared.seconds,
+        "propensity": PROPENSITIES[propensity] if isinstance(propensity, str) else propensity,
+    }
+    results, failed, text = [], {}, ""
+    for i, candidate in enumerate(plan, start=1):
+        screen.say(f"{i}/{len(plan)}  {candidate.name}")
+        folder = options.out / candidate.name
+        try:
+            result, fresh = measure(candidate, folder, options.limit)
+        except PeerError as error:
+            failed[candidate.name] = str(error)
+            screen.say(f"      {error}")
+        else:
+            results.append(result | score(prepared, folder / "topk.npz", propensity))
+            p5, took = 100 * results[-1]["metrics"]["P@5"], f"trained in {result['train_seconds']:.1f} s"
+            screen.say(f"      P@5 {p5:.2f}, {took if fresh else 'done before'}")
+        text = write_all(options.out, results, failed, about)  # after every peer: a run that is stopped leaves a table
+    print(text, end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,287 @@
+"""Corpora in other projects' files, rewritten as `train.jsonl` and `test.jsonl`.
+
+    convert(Path("EUR-Lex"), "attentionxml", Path("corpus"))
+
+What each format is, as its own code reads it:
+
+- attentionxml: `train_raw_texts.txt` (or `train_texts.txt`, already tokenized) with a text a line, `train_labels.txt`
+  with a document's labels separated by blanks. `/SEP/` between a title and a description becomes a blank.
+- pecos: `X.trn.txt` with a text a line, `Y.trn.npz` a sparse matrix of documents x labels, `output-items.txt` a label
+  name a line (numbers where there is none).
+- aplc-xlnet: the authors' release. `train.csv` and `dev.csv` with a header, whose first columns are id, text, labels
+  (separated by commas), `labels.txt` with all labels. The paper's figures were measured on `dev.csv`: it becomes the
+  test part.
+- xml-repository: texts in `trn.json.gz` (`title`, `content`, `target_ind`) or `trn_X.txt` (a text a line); labels in
+  the former, in `trn_X_Y.txt` (header `documents labels`, rows `label:1 ...`), or at the start of the rows of the
+  bag-of-words file `train.txt` (header `documents features labels`); names in `lbl.json.gz`, `Yf.txt` or `Y.txt`.
+
+Documents stream; label names and PECOS' label matrix (eight bytes for each label of a document) are held in memory. A
+label name that several labels share, or that is empty, gets its number behind it: merging labels would change the task.
+"""
+
+import csv
+import gzip
+import io
+import json
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from aplc.data.formats import Document, open_bytes
+from aplc.errors import CorpusError
+from aplc.files import atomic_write
+
+Format = Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"]
+Parts = dict[str, Iterator[Document]]
+T = TypeVar("T")
+
+
+def convert(
+    source: Path, format_: Format, out: Path, *, advance: Callable[[], None] = lambda: None
+) -> tuple[dict[str, int], int]:
+    """Write the parts of `source` to `out`. Returns the documents of each part, and the number of labels seen."""
+    if not source.is_dir():
+        raise CorpusError(f"{source}: no such folder; give the folder that holds the {format_} files")
+    if out.resolve() == source.resolve():
+        raise CorpusError(f"{out}: is the source itself; give --out another folder")
+    parts = _READERS[format_](source)
+    counts, labels = dict.fromkeys(parts, 0), set[str]()
+    with ExitStack() as stack:  # no part appears unless all are whole
+        files = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
+        for part, documents in parts.items():
+            for document in documents:
+                row = {"text": document.text, "labels": document.labels}
+                row |= {} if document.id is None else {"id": document.id}
+                try:
+                    files[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
+                except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+                    raise CorpusError(
+                        f"{source}: document {counts[part] + 1} of the {part} part is not valid Unicode"
+                    ) from None
+                labels.update(document.labels)
+                counts[part] += 1
+                advance()
+            if counts[part] == 0:
+                raise CorpusError(f"{source}: the {part} part has no documents")
+    return counts, len(labels)
+
+
+def _attentionxml(source: Path) -> Parts:
+    def part(name: str, texts: Path) -> Iterator[Document]:
+        labels = source / f"{name}_labels.txt"
+        for line, text, row in _side_by_side(texts, _lines(texts), labels, _lines(labels)):
+            yield Document(" ".join(text.replace("/SEP/", " ").split()), _unique(row.split()), line=line)
+
+    names = {part: [f"{part}_raw_texts.txt", f"{part}_texts.txt"] for part in ("train", "test")}
+    return _parts(source, names, part)
+
+
+def _pecos(source: Path) -> Parts:
+    items = source / "output-items.txt"
+    names = _distinct(_lines(items)) if items.is_file() else None
+
+    def part(name: str, texts: Path) -> Iterator[Document]:
+        matrix = source / f"Y.{'trn' if name == 'train' else 'tst'}.npz"
+        rows = _matrix_rows(matrix, names, items)
+        for line, text, row in _side_by_side(texts, _lines(texts), matrix, rows):
+            yield Document(text, row, line=line)
+
+    return _parts(source, {"train": ["X.trn.txt"], "test": ["X.tst.txt"]}, part)
+
+
+def _matrix_rows(path: Path, names: list[str] | None, items: Path) -> Iterator[list[str]]:
+    import scipy.sparse as sp
+
+    if not path.is_file():
+        raise CorpusError(f"{path}: no such file")
+    try:
+        matrix = sp.csr_matrix(sp.load_npz(path))
+    except (ValueError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise CorpusError(f"{path}: not a sparse matrix saved by scipy ({error}); fetch it again") from None
+    if names is not None and matrix.shape[1] != len(names):
+        raise CorpusError(f"{path}: {matrix.shape[1]:,} labels, but {items.name} has {len(names):,} lines")
+    matrix.eliminate_zeros()
+    for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True):
+        yield [names[i] if names else str(i) for i in matrix.indices[start:end].tolist()]
+
+
+def _aplc_xlnet(source: Path) -> Parts:
+    labels_file = source / "labels.txt"
+    known = {line.strip() for line in _lines(labels_file)}
+
+    def part(_: str, path: Path) -> Iterator[Document]:
+        csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
+        with open_bytes(path) as stream:
+            reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
+            try:
+                header = next(reader, [])
+                if len(header) < 3:
+                    raise _fault(path, 1, f"the header is {header}, expected at least id, text, labels")
+                for cells in reader:
+                    if len(cells) != len(header):
+                        raise _fault(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
+                    labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
+                    if strange := [name for name in labels if name not in known]:
+                        raise _fault(path, reader.line_num, f"label {strange[0]!r} is not in {labels_file.name}")
+                    yield Document(cells[1], labels, id=cells[0], line=reader.line_num)
+            except (csv.Error, UnicodeDecodeError) as error:
+                raise _fault(path, reader.line_num + 1, f"not a CSV file in UTF-8 ({error})") from None
+
+    return _parts(source, {"train": ["train.csv"], "test": ["dev.csv"]}, part)
+
+
+def _xml_repository(source: Path) -> Parts:
+    names = _repository_names(source)
+
+    def named(ids: Iterable[int], path: Path, line: int) -> list[str]:
+        wanted = list(ids)
+        if names and (beyond := [i for i in wanted if not 0 <= i < len(names)]):
+            raise _fault(path, line, f"label {beyond[0]}, but there are only {len(names):,} label names")
+        return _unique(names[i] if names else str(i) for i in wanted)
+
+    def part(name: str, texts: Path) -> Iterator[Document]:
+        if ".json" in texts.name:
+            for line, row in _json_rows(texts):
+                ids = row.get("target_ind")
+                if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
+                    raise _fault(texts, line, "no list of numbers under 'target_ind'")
+                uid = row.get("uid")
+                yield Document(_title_and_content(row), named(ids, texts, line), None if uid is None else str(uid))
+            return
+        short = "trn" if name == "train" else "tst"
+        labels = _find(source, [f"{short}_X_Y.txt", f"{name}.txt"])
+        if labels is None:
+            raise CorpusError(f"{source}: {texts.name} needs {short}_X_Y.txt or the bag-of-words {name}.txt beside it")
+        for line, text, ids in _side_by_side(texts, _lines(texts), labels, _sparse_rows(labels, names)):
+            yield Document(text, named(ids, labels, line + 1), line=line)
+
+    texts = {
+        part: [f"{short}.json.gz", f"{short}.json", f"{short}_X.txt", f"raw/{short}_X.txt"]
+        for part, short in (("train", "trn"), ("test", "tst"))
+    }
+    if _find(source, [*texts["train"], *texts["test"]]) is None and (source / "train.txt").is_file():
+        raise CorpusError(
+            f"{source / 'train.txt'}: bag-of-words features only, and a tagger needs the texts; "
+            "put trn.json.gz, or trn_X.txt with a text a line, beside it"
+        )
+    return _parts(source, texts, part)
+
+
+def _repository_names(source: Path) -> list[str]:
+    """Label names; none where the folder has no file of them."""
+    path = _find(source, ["lbl.json.gz", "lbl.json", "Yf.txt", "Y.txt", "raw/Y.txt"])
+    if path is None:
+        return []
+    if ".json" in path.name:
+        return _distinct(str(row.get("title", "")) for _, row in _json_rows(path))
+    return _distinct(_lines(path))
+
+
+def _sparse_rows(path: Path, names: list[str]) -> Iterator[list[int]]:
+    """Label ids of each row: `label:1 label:1` after a header of two numbers, `label,label word:1` after three."""
+    lines = _lines(path)
+    header = next(lines, "")
+    try:
+        sizes = [int(number) for number in header.split()]
+        n_labels = sizes[1] if len(sizes) == 2 else sizes[2]
+    except (ValueError, IndexError):
+        hint = "expected 'documents labels' or 'documents features labels'"
+        raise _fault(path, 1, f"the header is {header[:40]!r}, {hint}") from None
+    if names and len(names) != n_labels:
+        raise _fault(path, 1, f"{n_labels:,} labels in the header, but there are {len(names):,} label names")
+    n = 0
+    for n, line in enumerate(lines, start=1):
+        first = "" if line[:1].isspace() else line.partition(" ")[0]
+        cells = line.split() if len(sizes) == 2 else ([] if ":" in first else first.split(","))
+        try:
+            ids = [int(cell.partition(":")[0]) for cell in cells if cell]
+        except ValueError:
+            raise _fault(path, n + 1, f"can't read the labels in {line[:40]!r}") from None
+        if any(not 0 <= i < n_labels for i in ids):
+            raise _fault(path, n + 1, f"label {max(ids)}, but the header says {n_labels:,} labels")
+        yield ids
+    if n != sizes[0]:
+        raise _fault(path, n + 1, f"the file ends after {n:,} documents, but the header says {sizes[0]:,}")
+
+
+def _title_and_content(row: dict[str, object]) -> str:
+    return " ".join(" ".join(str(row.get(key) or "").split()) for key in ("title", "content")).strip()
+
+
+def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise _fault(path, number, f"not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise _fault(path, number, f"expected an object, found {type(row).__name__}")
+        yield number, row
+
+
+def _parts(source: Path, files: dict[str, list[str]], read: Callable[[str, Path], Iterator[Document]]) -> Parts:
+    """The parts whose file is there; training data must be."""
+    found = {part: path for part, names in files.items() if (path := _find(source, names))}
+    if "train" not in found:
+        raise CorpusError(f"{source}: no {' or '.join(files['train'])}; is --from right, and the archive unpacked?")
+    return {part: read(part, path) for part, path in found.items()}
+
+
+def _find(source: Path, names: Iterable[str]) -> Path | None:
+    return next((source / name for name in names if (source / name).is_file()), None)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines as text. Only \\n ends one, as in the programs that wrote them; an empty line is a line."""
+    with open_bytes(path) as stream:
+        try:
+            for number, raw in enumerate(stream, start=1):
+                try:
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    cure = f"iconv -f latin1 -t utf-8 {path.name}"
+                    raise _fault(path, number, f"not UTF-8 at byte {error.start}; perhaps {cure}") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise CorpusError(f"{path}: broken gzip file ({error}); fetch it again") from None
+
+
+def _side_by_side(a: Path, left: Iterator[str], b: Path, right: Iterator[T]) -> Iterator[tuple[int, str, T]]:
+    """Number, line of `a` and row of `b`; an error where one has more than the other."""
+    nothing = object()
+    line = 0
+    for line, text in enumerate(left, start=1):
+        row = next(right, nothing)
+        if row is nothing:
+            raise CorpusError(f"{a}, line {line}: {b.name} ends after {line - 1:,} documents; fetch both again")
+        yield line, text, row  # type: ignore[misc]
+    if next(right, nothing) is not nothing:
+        raise CorpusError(f"{b}: goes on after document {line:,}, where {a.name} ends; fetch both again")
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """Names cleaned of odd blanks; shared and empty ones get their number."""
+    clean = [" ".join(name.split()) for name in names]
+    count = Counter(clean)
+    return [name if name and count[name] == 1 else f"{name} #{i}".strip() for i, name in enumerate(clean)]
+
+
+def _unique(labels: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(labels))
+
+
+def _fault(path: Path, line: int, error: str) -> CorpusError:
+    return CorpusError(f"{path}, line {line}: {error}")
+
+
+_READERS: dict[Format, Callable[[Path], Parts]] = {
+    "attentionxml": _attentionxml,
+    "pecos": _pecos,
+    "aplc-xlnet": _aplc_xlnet,
+    "xml-repository": _xml_repository,
+}

@@ -1,0 +1,148 @@
+"""Guards bench/peers.py: a table whatever goes wrong with a peer, figures that napkinXC confirms, nothing run twice."""
+
+import json
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from napkinxc import metrics as judge
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
+import peers
+from conftest import SMALL
+from peer import environments, methods
+from peer.environments import PeerError, run_limited
+from peer.features import Prepared
+
+CHOSEN = ["baseline-prior", "baseline-knn", "napkinxc-plt", "ours"]
+
+
+def bench(corpus, out, *more):
+    peers.main([str(corpus), "--out", str(out), *more])
+    return json.loads((out / "peers.json").read_text())
+
+
+def only(names):
+    return [argument for name in names for argument in ("--only", name)]
+
+
+@pytest.fixture(scope="module")
+def done(corpus, tmp_path_factory):
+    """All that runs without an environment of its own; napkinXC is one of the tests' requirements anyway."""
+    out = tmp_path_factory.mktemp("peers")
+    settings = [argument for setting in [*SMALL, "train.epochs=2"] for argument in ("--set", setting)]
+    settings += ["--preset", "tiny"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peers, "python_of", lambda _: sys.executable)
+        figures = bench(corpus, out, *only(CHOSEN), *settings)
+    return out, figures, settings
+
+
+def test_table_has_everyone(done):
+    out, figures, _ = done
+    names = {"baseline-prior", "baseline-knn", "napkinxc-plt", "aplc-tiny"}
+    assert {result["name"] for result in figures["results"]} == names
+    assert figures["failed"] == {}
+    table = (out / "peers.md").read_text()
+    assert all(f"\n| {name} |" in table for name in names)
+    assert (out / "peers.svg").read_text().count("aplc-tiny") == 1
+    scores = {result["name"]: result["metrics"]["P@1"] for result in figures["results"]}
+    assert scores["baseline-knn"] > scores["baseline-prior"] + 0.3
+    for result in figures["results"]:
+        assert result["train_seconds"] > 0
+        assert result["train_cpu_seconds"] > 0
+        assert result["predict_seconds"] > 0
+        assert result["peak_bytes"] > result["model_bytes"] > 0
+
+
+@pytest.mark.parametrize("name", ["baseline-knn", "napkinxc-plt", "aplc-tiny"])
+def test_figures_match_napkinxc(done, name):
+    out, figures, _ = done
+    (features,) = (path for path in (out / "features").iterdir())
+    prepared = Prepared.open(features)
+    indptr, ids = prepared.truth()
+    truth = [ids[a:b].tolist() for a, b in pairwise(indptr)]
+    top = [[i for i in row if i >= 0] for row in np.load(out / name / "topk.npz")["ids"].tolist()]
+    counts = np.append(prepared.labels.counts, 0)  # the test part has a label that training lacks
+    inverse = judge.Jain_et_al_inverse_propensity(sp.csr_matrix(_with_counts(counts, prepared.n_train)), A=0.55, B=1.5)
+    (result,) = (result for result in figures["results"] if result["name"] == name)
+    expected = {
+        "P": judge.precision_at_k(truth, top, k=5),
+        "nDCG": judge.ndcg_at_k(truth, top, k=5),
+        "PSP": judge.psprecision_at_k(truth, top, inverse, k=5),
+    }
+    for metric, values in expected.items():
+        for k in (1, 3, 5):
+            assert result["metrics"][f"{metric}@{k}"] == pytest.approx(values[k - 1], abs=1e-9), (metric, k)
+
+
+def _with_counts(counts, n):
+    rows = np.concatenate([np.arange(count) for count in counts])
+    columns = np.repeat(np.arange(len(counts)), counts)
+    return sp.coo_matrix((np.ones(len(rows)), (rows, columns)), shape=(n, len(counts)))
+
+
+def test_finished_peers_are_not_run_again(done, corpus, monkeypatch, capsys):
+    out, figures, settings = done
+    monkeypatch.setattr(peers, "run_limited", lambda *_: pytest.fail("was run again"))
+    again = bench(corpus, out, *only(CHOSEN), *settings)
+    assert again["results"] == figures["results"]
+    assert capsys.readouterr().err.count("done before") == len(CHOSEN)
+
+
+def test_peer_that_fails_is_reported_and_tried_again(corpus, tmp_path, monkeypatch):
+    (tmp_path / "versions").mkdir()
+    (tmp_path / "versions" / "omikuji.txt").write_text("no-such-package-anywhere==1\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("APLC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(environments, "VERSIONS", tmp_path / "versions")
+    chosen = only(["omikuji-parabel", "baseline-prior"])
+    figures = bench(corpus, tmp_path / "out", *chosen)
+    assert [result["name"] for result in figures["results"]] == ["baseline-prior"]
+    assert "can't be installed" in figures["failed"]["omikuji-parabel"]
+    assert "no-such-package-anywhere" in figures["failed"]["omikuji-parabel"]
+    assert "Not in the table: omikuji-parabel" in (tmp_path / "out" / "peers.md").read_text()
+    assert not list((tmp_path / "cache").rglob("bin/python"))
+    monkeypatch.setattr(peers, "python_of", lambda _: "/bin/false")
+    assert "failed with 1" in bench(corpus, tmp_path / "out", *chosen)["failed"]["omikuji-parabel"]
+
+
+def test_time_limit_ends_a_peer_and_what_it_started(tmp_path):
+    began = time.monotonic()
+    with pytest.raises(PeerError, match=r"stopped after the limit of 0.3 s"):
+        run_limited(["sh", "-c", f"(sleep 2; touch {tmp_path / 'late'}) & wait"], 0.3, tmp_path / "log")
+    assert time.monotonic() - began < 2
+    time.sleep(2.2)
+    assert not (tmp_path / "late").exists()
+
+
+def test_versions_are_exact():
+    libraries = {library for library in peers.LIBRARIES.values() if library}
+    assert {path.stem for path in environments.VERSIONS.glob("*.txt")} == libraries
+    for library in libraries:
+        for line in (environments.VERSIONS / f"{library}.txt").read_text().splitlines():
+            name, _, version = line.partition("==")
+            assert name
+            assert version
+            assert not set(version) & set("<>*, ")
+    assert set(peers.LIBRARIES) == set(methods.PEERS)
+
+
+def test_best_matches_a_full_sort():
+    rng = np.random.default_rng(0)
+    dense = rng.random((30, 50), dtype=np.float32)
+    ids, scores = methods._best(dense, 7)
+    assert (ids == np.argsort(-dense, axis=1)[:, :7]).all()
+    assert (scores == np.take_along_axis(dense, ids, 1)).all()
+    sparse = sp.csr_matrix(np.where(dense > 0.9, dense, 0))
+    ids, _ = methods._best(sparse, 7)
+    for row, found in zip(sparse.toarray(), ids, strict=True):
+        expected = [i for i in np.argsort(-row) if row[i] > 0][:7]
+        assert found.tolist() == expected + [-1] * (7 - len(expected))
+    kept = methods._sparse_top(sparse, 3).toarray()
+    assert ((kept == sparse.toarray()) | (kept == 0)).all()
+    assert ((kept > 0).sum(1) == np.minimum((sparse.toarray() > 0).sum(1), 3)).all()
