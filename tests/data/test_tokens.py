@@ -82,8 +82,31 @@ def test_half_built_cache_is_never_used(tokenizer, tmp_path):
 
     with pytest.raises(CorpusError):
         TokenCache.build(tmp_path / "cache", breaking(), tokenizer, LABELS)
-    assert list(tmp_path.iterdir()) == []
+    assert [path.suffix for path in tmp_path.iterdir()] == [".lock"]
     assert len(TokenCache.build(tmp_path / "cache", documents(), tokenizer, LABELS)) == len(TEXTS)
+
+
+@pytest.mark.parametrize("stop", [0, 3, 70, 99, 139])
+def test_build_cut_short_goes_on_where_it_stopped(tokenizer, tmp_path, monkeypatch, stop):
+    """The killed process leaves more on disk than it noted: the rest is cut off and written again."""
+    monkeypatch.setattr("aplc.data.tokens.BLOCK", 7)
+    monkeypatch.setattr("aplc.data.tokens.NOTE_EVERY", 2)
+    many = documents(TEXTS * 35)
+
+    def killed():
+        yield from many[:stop]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        TokenCache.build(tmp_path / "parts", killed(), tokenizer, LABELS)
+    advanced = []
+    parts = TokenCache.build(tmp_path / "parts", iter(many), tokenizer, LABELS, advanced.append)
+    whole = TokenCache.build(tmp_path / "whole", many, tokenizer, LABELS)
+    assert advanced[0] == stop // 14 * 14
+    assert sum(advanced) == len(many)
+    for name in ("tokens", "offsets", "label_ids", "label_offsets"):
+        assert getattr(parts, name).tolist() == getattr(whole, name).tolist()
+    assert {path.name for path in (tmp_path / "parts").iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
 
 
 def test_cache_of_empty_texts(tokenizer, tmp_path):
