@@ -5,6 +5,7 @@ config.json (settings, encoder, cut-offs), model.safetensors, tokenizer.json, la
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
+from aplc.data.words import WordHasher
 from aplc.distributed import world
 from aplc.errors import AplcError, ModelError
 from aplc.files import atomic_path, atomic_write, is_main_process, write_json
@@ -94,10 +96,12 @@ class ModelFolder:
         _load_weights(model, folder / WEIGHTS)
         return cls(config, model.eval().to(world().device), tokenizer, labels, n_documents)
 
-    @property
+    @cached_property
     def collator(self) -> Collator:
         encoder = self.model.encoder
-        return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left)
+        size = self.config.model.words
+        hasher = WordHasher.of(self.tokenizer, size) if size else None
+        return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left, hash_words=hasher)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.loop import Run, fit, uses_bfloat16
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Prepared, Source, prepare
+from aplc.train.start import begin
 
 RUN = "run.json"
 
@@ -89,10 +90,9 @@ def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
     clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
     config = replace(config, clusters=clusters)
     model = TaggingModel(encoder, config, n_labels=len(prepared.labels), cutoffs=partition.cutoffs)
-    if config.clusters.bias:
-        touched = partition.documents_touching(prepared.train.label_offsets, prepared.train.label_ids)
-        model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
-    return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
+    folder = ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
+    begin(folder, partition, prepared.train, prepared.train_rows, screen)
+    return folder
 
 
 def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
