@@ -116,11 +116,11 @@ def clip_gradients(model: nn.Module, max_norm: float) -> float:
     squares = torch.zeros(2, dtype=torch.float64, device=world().device)  # of this rank's alone, of all ranks'
     gradients = []
     for name, parameter in pairs:
-        if parameter.grad.is_sparse:
-            parameter.grad = parameter.grad.coalesce()
+        gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            parameter.grad = gradient.coalesce()
             gradient = parameter.grad._values()
-        else:
-            gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
         own = own_rows(model, name, parameter)
         for i, part in enumerate((gradient[:own], gradient[own:]) if own else (gradient[:0], gradient)):
             if part.numel():

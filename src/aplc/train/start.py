@@ -9,6 +9,7 @@ Shapes: B documents, D hidden width, L labels of a cluster, W its width, P (docu
 
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,8 @@ def place_labels(model: TaggingModel, batches: Batches, advance: Callable[[int],
     """Every label's weights from the mean state of its documents. Every rank does the same work."""
     clusters, device = model.clusters, world().device
     bounds = [0, *clusters.cutoffs, clusters.n_labels]
-    layers = [clusters.head, *(tail.output for tail in clusters.tails)]
+    tails: Any = clusters.tails
+    layers = [clusters.head, *(tail.output for tail in tails)]
     means = [
         _Means(stop - start, layer.in_features) for (start, stop), layer in zip(pairwise(bounds), layers, strict=True)
     ]
@@ -61,7 +63,7 @@ def place_labels(model: TaggingModel, batches: Batches, advance: Callable[[int],
         row_P, place_P = (batch.labels != NO_LABEL).nonzero(as_tuple=True)
         label_P = batch.labels[row_P, place_P]
         for i, mean in enumerate(means):
-            states_BW = hidden_BD if i == 0 else clusters.tails[i - 1].narrow(hidden_BD)
+            states_BW = hidden_BD if i == 0 else tails[i - 1].narrow(hidden_BD)
             own_P = (label_P >= bounds[i]) & (label_P < bounds[i + 1])
             mean.add(states_BW.float().cpu(), row_P[own_P], label_P[own_P] - bounds[i])
         advance(len(batch))
