@@ -98,8 +98,6 @@ class ClustersConfig:
     """Inside a tail's projection: LayerNorm and ReLU (released code), or nothing (paper)."""
     bias: bool = False
     """Biases in the clusters, starting at each label's log-odds in the training data. The paper has none."""
-    init: Literal["random", "documents"] = "random"
-    """A label's first weights: random, or from the mean state of the training documents that carry it."""
     min_tail_width: int = 1
     """No tail is narrower than this."""
     tail_dropout: float = 0.0
@@ -158,16 +156,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_steps"):
             check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in (
-            "lr_encoder",
-            "lr_hidden",
-            "lr_clusters",
-            "lr_words",
-            "warmup_steps",
-            "weight_decay",
-            "patience",
-            "seed",
-        ):
+        rates = ("lr_encoder", "lr_hidden", "lr_clusters", "lr_words")
+        for name in (*rates, "warmup_steps", "weight_decay", "patience", "seed"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("adam_epsilon", "clip_norm"):
             check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")

@@ -95,7 +95,7 @@ def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objectiv
         assert close.float().mean() > 0.98, name
 
 
-WORDS = ("model.words=500", "model.activation=none", "clusters.init=documents", "train.lr_words=1e-2")
+WORDS = ("model.words=500", "model.activation=none", "train.lr_words=1e-2")
 
 
 @pytest.mark.parametrize(("stop_at", "settings"), [(1, ()), (7, ()), (12, ()), (13, ()), (20, ()), (7, WORDS)], ids=str)

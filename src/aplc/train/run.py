@@ -16,6 +16,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
 from aplc.data.labels import LabelSet
+from aplc.data.words import WordHasher
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.files import write_json
@@ -28,7 +29,6 @@ from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.loop import Run, fit, uses_bfloat16
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Prepared, Source, prepare
-from aplc.train.start import begin
 
 RUN = "run.json"
 
@@ -90,9 +90,14 @@ def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
     clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
     config = replace(config, clusters=clusters)
     model = TaggingModel(encoder, config, n_labels=len(prepared.labels), cutoffs=partition.cutoffs)
-    folder = ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
-    begin(folder, partition, prepared.train, prepared.train_rows, screen)
-    return folder
+    train, rows = prepared.train, prepared.train_rows
+    if config.clusters.bias:
+        touched = partition.documents_touching(train.label_offsets, train.label_ids)
+        model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
+    if model.words is not None:
+        hasher = WordHasher.of(prepared.tokenizer, config.model.words)
+        model.words.set_idf(hasher.document_counts(train.row(int(i))[0] for i in rows), len(rows))
+    return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
 
 
 def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
