@@ -114,7 +114,7 @@ def test_activations_grow_by_what_autograd_keeps():
     ids = torch.randint(9, 50, (12, 60), generator=torch.Generator().manual_seed(0))
     types = torch.zeros_like(ids)
     types[:, -1] = 2
-    batch = Batch(ids, torch.ones_like(ids), types, torch.zeros(12, 1, dtype=torch.int64))
+    batch = Batch(ids, torch.ones_like(ids), types, torch.zeros(12, 1, dtype=torch.int64), ids[:, :0], ids[:, :0])
     found = measure_activations(encoder, batch, after=0, checkpointed=False)
     assert found.of(12) == pytest.approx(1.25 * _kept_bytes(encoder, batch), rel=0.02)
     assert measure_activations(encoder, batch, after=7, checkpointed=False).each == pytest.approx(found.each + 7)

@@ -62,8 +62,13 @@ class ModelConfig:
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
     """Width d_h of the hidden layer between encoder and clusters."""
+    words: int = 0
+    """Rows of a table of hashed words and word pairs that is summed into the hidden layer beside the encoder: cheap,
+    and strong on rare labels. 0 for none, as the paper."""
+    activation: Literal["tanh", "none"] = "tanh"
+    """After the hidden layer."""
     hidden_dropout: float = 0.1
-    """Dropout after the hidden layer's tanh."""
+    """Dropout after the hidden layer's activation."""
     checkpoint_activations: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
@@ -71,6 +76,7 @@ class ModelConfig:
         for name in ("layers", "width", "heads", "inner_width", "hidden_width"):
             check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
         check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
+        check("model", "words", self.words, self.words >= 0, "at least 0")
         for name in ("dropout", "hidden_dropout"):
             check("model", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
 
@@ -126,6 +132,8 @@ class TrainConfig:
     """Learning rate of the hidden layer (eta_h)."""
     lr_clusters: float = 2e-3
     """Learning rate of the clusters (eta_a)."""
+    lr_words: float = 1e-3
+    """Learning rate of the table of words."""
     warmup_steps: int = 0
     """Equation 15's t_w."""
     weight_decay: float = 0.0
@@ -148,7 +156,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_steps"):
             check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "warmup_steps", "weight_decay", "patience", "seed"):
+        rates = ("lr_encoder", "lr_hidden", "lr_clusters", "lr_words")
+        for name in (*rates, "warmup_steps", "weight_decay", "patience", "seed"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("adam_epsilon", "clip_norm"):
             check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")

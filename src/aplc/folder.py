@@ -22,6 +22,7 @@ from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
+from aplc.data.words import WordHasher
 from aplc.distributed import world
 from aplc.errors import ModelError
 from aplc.files import atomic_folder, atomic_path, atomic_write, is_main_process, write_json
@@ -138,10 +139,12 @@ class ModelFolder:
         held_out = sound(settings.get("held_out"))
         return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
 
-    @property
+    @cached_property
     def collator(self) -> Collator:
         encoder = self.model.encoder
-        return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left)
+        size = self.config.model.words
+        hasher = WordHasher.of(self.tokenizer, size) if size else None
+        return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left, hash_words=hasher)
 
 
 def _build(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:

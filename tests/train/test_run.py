@@ -81,9 +81,13 @@ def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objectiv
         assert close.float().mean() > 0.98, name
 
 
-@pytest.mark.parametrize("stop_at", [1, 7, 12, 13, 20])
-def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at):
-    run(corpus, tmp_path / "whole", "train.checkpoint_steps=5")
+WORDS = ("model.words=500", "model.activation=none", "train.lr_words=1e-2")
+
+
+@pytest.mark.parametrize(("stop_at", "settings"), [(1, ()), (7, ()), (12, ()), (13, ()), (20, ()), (7, WORDS)], ids=str)
+def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at, settings):
+    settings = ("train.checkpoint_steps=5", *settings)
+    run(corpus, tmp_path / "whole", *settings)
     step = loop.train_step
 
     def dying(running, batch, rate):
@@ -93,9 +97,9 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, sto
 
     monkeypatch.setattr(loop, "train_step", dying)
     with pytest.raises(MemoryError):
-        run(corpus, tmp_path / "parts", "train.checkpoint_steps=5")
+        run(corpus, tmp_path / "parts", *settings)
     monkeypatch.undo()
-    run(corpus, tmp_path / "parts", "train.checkpoint_steps=5", resume=True)
+    run(corpus, tmp_path / "parts", *settings, resume=True)
     assert_same_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
     logs = [
         [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in (out / "metrics.jsonl").open()]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from aplc.data.tokenizer import Template
 from aplc.data.tokens import TokenCache
+from aplc.data.words import WordHasher
 
 POOL = 50
 """Batches sorted by length together."""
@@ -35,6 +36,8 @@ class Batch:
     attention_mask: Tensor  # (B, T), 0 for padding
     token_type_ids: Tensor  # (B, T)
     labels: Tensor  # (B, P), padded with NO_LABEL
+    words: Tensor  # (B, W), rows of the table of words; W is 0 without one
+    word_counts: Tensor  # (B, W), 0 for padding
 
     def to(self, device: torch.device) -> "Batch":
         if device.type != "cuda":
@@ -46,7 +49,7 @@ class Batch:
         return [Batch(*tensors) for tensors in zip(*(tensor.tensor_split(parts) for tensor in self), strict=True)]
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter((self.input_ids, self.attention_mask, self.token_type_ids, self.labels))
+        return iter(vars(self).values())
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -60,6 +63,8 @@ class Collator:
     max_length: int
     """Tokens a row may have, special tokens included."""
     pad_left: bool = True
+    hash_words: WordHasher | None = None
+    """Where the model has a table of words. It reads whole rows, whatever `max_length`."""
 
     def __call__(self, tokens: Sequence[Sequence[int] | NDArray], labels: Sequence[Sequence[int] | NDArray]) -> Batch:
         template = self.template
@@ -78,7 +83,16 @@ class Collator:
         label_ids = np.full((len(bodies), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
         for i, ids in enumerate(labels):
             label_ids[i, : len(ids)] = ids
-        return Batch(*map(torch.from_numpy, (input_ids, attention_mask, token_type_ids, label_ids)))
+        arrays = (input_ids, attention_mask, token_type_ids, label_ids, *self._words(tokens))
+        return Batch(*map(torch.from_numpy, arrays))
+
+    def _words(self, tokens: Sequence[Sequence[int] | NDArray]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        found = [self.hash_words(row) for row in tokens] if self.hash_words else []
+        shape = (len(tokens), max((max(1, len(rows)) for rows, _ in found), default=0))
+        words, counts = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
+        for i, (own_words, own_counts) in enumerate(found):
+            words[i, : len(own_words)], counts[i, : len(own_words)] = own_words, own_counts
+        return words, counts
 
 
 @dataclass(frozen=True)

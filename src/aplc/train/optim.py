@@ -4,8 +4,9 @@ schedule (Equation 15). The clusters may be left to plain SGD, which keeps no mo
 from collections.abc import Iterator
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer, SparseAdam
 
 from aplc.config import TrainConfig
 from aplc.nn.model import TaggingModel
@@ -28,13 +29,17 @@ class Optimizers:
 
     @classmethod
     def for_tagging(cls, model: TaggingModel, config: TrainConfig) -> Self:
-        """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a)."""
+        """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a).
+
+        The table of words has sparse gradients, and Adam that follows them: a word's moments wait for the word.
+        """
         encoder, hidden = group(model.encoder, config.lr_encoder), group(model.hidden, config.lr_hidden)
         clusters = group(model.clusters, config.lr_clusters)
+        words = [SparseAdam([group(model.words, config.lr_words)])] if model.words is not None else []
         if config.clusters_optimizer == "sgd":
             sgd = SGD([clusters], weight_decay=config.weight_decay, fused=True)
-            return cls(adamw([encoder, hidden], config), sgd)
-        return cls(adamw([encoder, hidden, clusters], config))
+            return cls(adamw([encoder, hidden], config), sgd, *words)
+        return cls(adamw([encoder, hidden, clusters], config), *words)
 
     def zero_grad(self) -> None:
         for optimizer in self.all:
@@ -53,7 +58,7 @@ class Optimizers:
             for optimizer in self.all:
                 for kind, value in optimizer.state.get(parameter, {}).items():
                     if value is not None:  # SGD's momentum, which we don't use
-                        yield name, kind, value
+                        yield name, kind, torch.as_tensor(value)
 
     def load_state(self, model: nn.Module, tensors: dict[str, Tensor]) -> None:
         """Put back what `state` gave, from whole tensors under `parameter.kind`."""
@@ -64,7 +69,9 @@ class Optimizers:
             parameter = parameters[name]
             state = owners[parameter].state.setdefault(parameter, {})
             own = cut_whole(model, name, value, parameter) if value.ndim else value
-            state[kind] = own.to(parameter.device)  # fused AdamW keeps its count of steps there, too
+            # Fused AdamW keeps its count of steps as a tensor on the device, SparseAdam as a number.
+            counts = isinstance(owners[parameter], SparseAdam) and not value.ndim
+            state[kind] = int(value) if counts else own.to(parameter.device)
 
 
 def adamw(groups: list[dict[str, Any]], config: TrainConfig | ScheduleConfig) -> AdamW:

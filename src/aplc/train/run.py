@@ -17,6 +17,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
 from aplc.data.labels import LabelSet
+from aplc.data.words import WordHasher
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.evaluate.bands import by_frequency
@@ -121,9 +122,13 @@ def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
     clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
     config = replace(config, clusters=clusters)
     model = TaggingModel(encoder, config, n_labels=len(prepared.labels), cutoffs=partition.cutoffs)
+    train, rows = prepared.train, prepared.train_rows
     if config.clusters.bias:
-        touched = partition.documents_touching(prepared.train.label_offsets, prepared.train.label_ids)
+        touched = partition.documents_touching(train.label_offsets, train.label_ids)
         model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
+    if model.words is not None:
+        hasher = WordHasher.of(prepared.tokenizer, config.model.words)
+        model.words.set_idf(hasher.document_counts(train.row(int(i))[0] for i in rows), len(rows))
     return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
 
 
