@@ -60,10 +60,10 @@ class _ClustersGraph(nn.Module):
 
     def __init__(self, model: TaggingModel) -> None:
         super().__init__()
-        self.hidden, self.clusters = model.hidden, model.clusters
+        self.hidden, self.activation, self.clusters = model.hidden, model.activation, model.clusters
 
     def forward(self, pooled_BE: Tensor) -> tuple[Tensor, ...]:
-        hidden_BD, clusters = self.hidden(pooled_BE).tanh(), self.clusters
+        hidden_BD, clusters = self.activation(self.hidden(pooled_BE)), self.clusters
         tails = (tail.output(tail.narrow(hidden_BD)) for tail in clusters._tails)
         return clusters.head(hidden_BD), *tails, *(addition(hidden_BD) for addition in clusters._additions)
 
@@ -112,6 +112,8 @@ def export(
     folder = ModelFolder.load(model)
     if not isinstance(folder.model, TaggingModel):
         raise ModelError(f"{model}: is an exported model already; export the one that was trained")
+    if folder.model.words is not None:
+        raise ModelError(f"{model}: has a table of words (model.words), which can't be exported yet")
     if folder.model.encoder.long_text == "memory":
         raise ModelError(
             f"{model}: data.long_text = 'memory' carries state from segment to segment, which ONNX can't; a model with "

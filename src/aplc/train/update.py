@@ -33,7 +33,7 @@ def update(folder: ModelFolder, documents: Sequence[Document], *, n_counted: int
     truth = [labels.encode(document.labels) for document in documents]
     rows = folder.tokenizer.encode([document.text for document in documents])
     model = copy.deepcopy(folder.model).train()
-    optimizers = Optimizers(model, config)
+    optimizers = Optimizers.for_tagging(model, config)
     order = np.random.default_rng(config.seed).permutation(len(rows))
     for start in range(0, len(order), config.batch_size):
         members = order[start : start + config.batch_size]
