@@ -1,11 +1,20 @@
 """Guards probabilities that mean what they say, and best labels that stay exact when they are calibrated and merged."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from aplc.calibration import STEPS, Calibration, Ranking
+from aplc.data.formats import read_documents
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.metrics import Metrics
+from aplc.evaluate.run import evaluate
+from aplc.evaluate.table import render
+from aplc.folder import ModelFolder
+from aplc.nn.clusters import LabelClusters
+from aplc.predict import _search, calibrate
 from reference import reference_ranking, reference_threshold
 
 BOUNDS = (0, 6, 14)
@@ -132,3 +141,55 @@ def test_file_gives_the_same_and_damage_is_refused(calibration, tmp_path):
         path.write_text(bad)
         with pytest.raises(ModelError, match="calibration"):
             Calibration.load(tmp_path)
+
+
+class Stub:
+    """A model whose texts are hidden states."""
+
+    def __init__(self, clusters):
+        self.clusters, self.widths = clusters, []
+        topk = clusters.topk
+        clusters.topk = lambda hidden, k, allowed: (self.widths.append(k), topk(hidden, k, allowed=allowed))[1]
+
+    def represent(self, batch):
+        return batch
+
+
+@pytest.mark.parametrize("retired", [False, True])
+def test_search_is_exact_where_calibration_turns_the_order_around(retired):
+    """A tail's labels rise above the head's, so that the best ones are far down among the model's own candidates."""
+    torch.manual_seed(0)
+    model = Stub(LabelClusters(8, [60, 150], 200, bias=True))
+    curves = (((0, 0), (0.9, 0.05), (1, 1)), ((0, 0), (0.02, 0.5), (1, 1)), ((0, 0), (0.3, 0.4), (1, 1)))
+    calibration = Calibration(curves, (0,) * (STEPS + 1), (0,) * (STEPS + 1), 1, 1)
+    hidden = torch.randn(12, 8)
+    merged = np.arange(200)
+    merged[100:110] = 3
+    ranking = Ranking((0, 60, 150), calibration, merged)
+    allowed = torch.arange(200) % 3 > 0 if retired else None
+    ids, probs = _search(model, hidden, 5, ranking, allowed)
+    assert len(model.widths) > 1  # more candidates were needed, and found
+    raw = model.clusters.probabilities(hidden).double()
+    for i in range(len(hidden)):
+        expected = reference_ranking(raw[i].tolist(), curves, (0, 60, 150), merged.tolist())
+        if retired:  # one document at a time, and a merged label only through parts that are allowed
+            left = [p if allowed[j] else -1.0 for j, p in enumerate(raw[i].tolist())]
+            expected = reference_ranking(left, curves, (0, 60, 150), merged.tolist())
+        assert ids[i].tolist() == [label for label, _ in expected[:5]]
+        assert probs[i] == pytest.approx([p for _, p in expected[:5]], abs=1e-5)
+
+
+def test_evaluation_shows_the_error_before_and_after(trained, corpus):
+    folder = ModelFolder.load(trained)
+    documents = list(read_documents(corpus / "train.jsonl"))
+    rows = folder.tokenizer.encode([document.text for document in documents])
+    learned = calibrate(folder, rows, [folder.labels.encode(document.labels) for document in documents])
+    assert any(len(points) > 2 for points in learned.knots)
+    after = evaluate(replace(folder, calibration=learned), documents)
+    before = evaluate(replace(folder, calibration=None), documents)
+    assert before.before is None
+    assert after.before == {f"ECE@{k}": before.metrics.result()[f"ECE@{k}"] for k in (1, 3, 5)}
+    assert after.metrics.result()["ECE@5"] < after.before["ECE@5"]
+    assert after.to_dict()["uncalibrated"] == after.before
+    assert "before calibration" in render(after)
+    assert "before calibration" not in render(before)
