@@ -1,8 +1,9 @@
 """An exported model, run by onnxruntime behind the same interface as the PyTorch one.
 
 Two graphs: `encoder.onnx` from tokens to the encoder's vector, `clusters.onnx` from there to logits, with an output for
-the head (labels, then roots) and one for each tail. Only what is asked for is computed, so tails that can't win are not
-visited, and the top k of the exported weights are exact (`nn/topk.py`). Windows of long texts are cut and averaged here.
+the head (labels, then roots) and one for each tail and addition. Only what is asked for is computed, so tails that
+can't win are not visited, and the top k of the exported weights are exact (`nn/topk.py`). Windows of long texts are cut
+and averaged here.
 """
 
 from collections.abc import Sequence
@@ -82,7 +83,8 @@ class OnnxClusters(nn.Module):
         self.bounds = [0, *cutoffs, *accumulate(added, initial=n_labels - sum(added))]
         self.head_size = self.bounds[1]
         self.sizes = {"head": self.head_size + len(cutoffs)} | {
-            name: stop - start for (name, _), (start, stop) in zip(self._others(), pairwise(self.bounds[1:]), strict=True)
+            name: stop - start
+            for (name, _), (start, stop) in zip(self._others(), pairwise(self.bounds[1:]), strict=True)
         }
         """Columns of each output."""
 
@@ -92,7 +94,7 @@ class OnnxClusters(nn.Module):
         return [*tails, *((f"added_{i + 1}", None) for i in range(len(self.options["added"])))]
 
     def topk(self, pooled_BE: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
-        """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds the row's k-th probability."""
+        """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds its k-th probability."""
         head_CB = sigmoid_(self._logits("head", pooled_BE)).t()
         best = RunningTopK(len(pooled_BE), min(k, self.n_labels), head_CB.dtype, head_CB.device)
         best.update(head_CB[: self.head_size], 0, None, allowed)
@@ -160,7 +162,9 @@ def load_exported(folder: Path, settings: dict[str, Any]) -> OnnxModel:
     except ModelError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelError(f"{folder}: config.json and the ONNX files don't fit ({type(error).__name__}: {error})") from None
+        raise ModelError(
+            f"{folder}: config.json and the ONNX files don't fit ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _check(model: OnnxModel, folder: Path) -> None:
