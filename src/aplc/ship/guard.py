@@ -109,6 +109,7 @@ class Guard:
         length = headers.get(b"content-length", b"")
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
+        busy = self.metrics.in_flight > self.limits.requests  # then the body is read, and not kept
         body, total = bytearray(), 0
         try:
             async with asyncio.timeout(PATIENCE):
@@ -118,7 +119,7 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         break
                     total += len(message.get("body", b""))
-                    if total <= self.limits.body:
+                    if total <= self.limits.body and not busy:
                         body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
@@ -127,7 +128,7 @@ class Guard:
             ) from None
         if total > self.limits.body:
             raise RefusalError(413, too_large)
-        if self.metrics.in_flight > self.limits.requests:
+        if busy:
             raise RefusalError(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
         given = headers.get(b"authorization", b"")
         if self.expected and scope["path"] not in self.open_paths and not hmac.compare_digest(given, self.expected):

@@ -79,7 +79,8 @@ class OnnxClusters(nn.Module):
     def __init__(self, session: Session, *, n_labels: int, cutoffs: Sequence[int], added: Sequence[int]) -> None:
         super().__init__()
         self.session, self.n_labels, self.cutoffs = session, n_labels, list(cutoffs)
-        self.options = {"added": list(added)}
+        self.added = list(added)
+        self.options = {"added": self.added}
         self.bounds = [0, *cutoffs, *accumulate(added, initial=n_labels - sum(added))]
         self.head_size = self.bounds[1]
         self.sizes = {"head": self.head_size + len(cutoffs)} | {
@@ -91,7 +92,7 @@ class OnnxClusters(nn.Module):
     def _others(self) -> list[tuple[str, int | None]]:
         """Outputs besides the head, in the order of ids, with the place of their root; additions have none."""
         tails = [(f"tail_{t + 1}", self.head_size + t) for t in range(len(self.cutoffs))]
-        return [*tails, *((f"added_{i + 1}", None) for i in range(len(self.options["added"])))]
+        return [*tails, *((f"added_{i + 1}", None) for i in range(len(self.added)))]
 
     def topk(self, pooled_BE: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
         """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds its k-th probability."""

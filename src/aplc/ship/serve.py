@@ -116,8 +116,7 @@ class Service:
         found: list[int] = []
         at = self._haystack.find(part)
         while at >= 0:
-            # A match that begins with the line break belongs to the name after it.
-            found.append(bisect_right(self._starts, at if part[0] == "\n" else at - 1) - 1)
+            found.append(bisect_right(self._starts, at) - 1)
             at = self._haystack.find(part, self._starts[found[-1] + 1])
         return found
 
