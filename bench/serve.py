@@ -63,12 +63,17 @@ def main() -> None:
     rate = load.answered / load.seconds
     cuts = statistics.quantiles(load.latencies, n=100)
     print(f"one text at a time: {alone:.0f} texts/s")
-    print(f"{options.clients} clients for {load.seconds:.0f} s: {rate:.0f} requests/s, {rate / alone:.2f} times as many")
+    print(
+        f"{options.clients} clients for {load.seconds:.0f} s: {rate:.0f} requests/s, {rate / alone:.2f} times as many"
+    )
     print(f"latency: median {1000 * cuts[49]:.0f} ms, 95 % {1000 * cuts[94]:.0f} ms, 99 % {1000 * cuts[98]:.0f} ms")
-    print(f"answers: {load.answered:,}, wrong {len(load.wrong)}, lost {len(load.lost)}, by status {dict(load.statuses)}")
+    print(
+        f"answers: {load.answered:,}, wrong {len(load.wrong)}, lost {len(load.lost)}, by status {dict(load.statuses)}"
+    )
     print(f"server's memory: {measured[0] / 1e6:.0f} MB after a sixth, {measured[-1] / 1e6:.0f} MB at the end")
     print(
-        f"SIGTERM under load: {stop.answered:,} answered, wrong {len(stop.wrong)}, lost {len(stop.lost)}; exit code {code}"
+        f"SIGTERM under load: {stop.answered:,} answered, wrong {len(stop.wrong)}, "
+        f"lost {len(stop.lost)}; exit code {code}"
     )
 
 

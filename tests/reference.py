@@ -4,6 +4,7 @@ import math
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -292,3 +293,11 @@ def two_streams(
         queries = {i: feed(attend(state, i, False)) for i, state in queries.items()}
         states = [feed(attend(state, i, True)) for i, state in enumerate(states)]
     return queries
+def int8_round_trip(weights, axis):
+    """Each row along `axis`: steps of its largest weight / 127, every weight at the nearest."""
+    turned = np.moveaxis(np.asarray(weights, dtype=np.float64), axis, 0).copy()
+    for row in turned.reshape(len(turned), -1):
+        step = max(abs(row)) / 127
+        for i, weight in enumerate(row):
+            row[i] = round(weight / step) * step if step else 0.0
+    return np.moveaxis(turned, 0, axis)

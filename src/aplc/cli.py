@@ -342,7 +342,9 @@ def predict(
 @app.command()
 def export(
     model: ModelArgument,
-    out: Annotated[Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")
+    ],
     int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
     corpus: Annotated[
         Path | None, typer.Option(help="Compare both models on its test part; without it, on random word pieces.")

@@ -127,7 +127,9 @@ class ModelFolder:
         n_labels = settings["n_labels"]
         exported = onnx.is_exported(folder)
         # An exported model has the methods that tagging needs, and says so where training or saving is asked of it.
-        model = cast(TaggingModel, onnx.load_exported(folder, settings)) if exported else _build(folder, settings, config)
+        model = (
+            cast(TaggingModel, onnx.load_exported(folder, settings)) if exported else _build(folder, settings, config)
+        )
         labels = LabelSet.load(folder, n_labels, settings["label_set"])
         tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
         rows = int(settings["encoder"]["config"].get("vocab_size", tokenizer.vocab_size))

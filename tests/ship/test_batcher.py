@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aplc.ship.batcher import Batcher, Closed, QueueFull
+from aplc.ship.batcher import Batcher, ClosedError, QueueFullError
 
 
 class Model:
@@ -51,7 +51,7 @@ def test_every_caller_gets_its_own_answer(batcher):
         while True:
             try:
                 return texts, k, batcher.submit(texts, k).result(10)
-            except QueueFull:
+            except QueueFullError:
                 continue
 
     with ThreadPoolExecutor(16) as pool:
@@ -70,7 +70,7 @@ def test_what_queues_up_shares_a_batch_of_at_most_its_size(model, batcher):
 def test_full_queue_refuses_and_then_takes_again(model, batcher):
     model.hold(batcher)
     batcher.submit(["a"] * 20, 1)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         batcher.submit(["b"], 1)
     model.gate.set()
     while batcher.waiting:
@@ -88,7 +88,7 @@ def test_close_answers_all_that_was_taken(model, batcher):
     closing.start()
     while not batcher._closed:
         pass
-    with pytest.raises(Closed):
+    with pytest.raises(ClosedError):
         batcher.submit(["late"], 1)
     model.gate.set()
     closing.join(10)
@@ -107,7 +107,7 @@ def test_text_that_breaks_the_model_costs_only_its_own_answer(model, batcher):
 
 def test_other_work_runs_between_batches(model, batcher):
     first = model.hold(batcher)
-    work = batcher.submit_alone(lambda: model.sizes.copy(), 5)
+    work = batcher.submit_alone(model.sizes.copy, 5)
     after = batcher.submit(["after"], 1)
     assert batcher.waiting == 6
     model.gate.set()

@@ -28,7 +28,9 @@ def test_probability_is_that_of_the_text(folder):
     with torch.inference_mode():
         every = folder.model.clusters.probabilities(folder.model.represent(batch))[0]
     for label in ids:
-        assert explain(folder, "violin and rain", label).probability == pytest.approx(float(every[ids[label]]), abs=1e-6)
+        assert explain(folder, "violin and rain", label).probability == pytest.approx(
+            float(every[ids[label]]), abs=1e-6
+        )
 
 
 def test_text_beyond_the_limit_is_not_read(folder):

@@ -1,4 +1,4 @@
-"""Guards a server process under load: no lost, swapped or failed answer, flat memory, and a stop that finishes its work.
+"""Guards a server process under load: no lost, swapped or failed answer, flat memory, and a stop that finishes.
 
 bench/serve.py is the long run with figures. schemathesis' long run is in docs/serving.md.
 """

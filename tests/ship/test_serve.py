@@ -1,4 +1,4 @@
-"""Guards the API in this process: the model's own answers, every limit with its status and a sentence, and the token."""
+"""Guards the API in this process: the model's own answers, every limit with its status and a sentence, the token."""
 
 import json
 import threading

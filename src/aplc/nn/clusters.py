@@ -291,7 +291,10 @@ class LabelClusters(nn.Module):
         if cluster == 0:
             return sigmoid_(self._head_logits(hidden_BD, place))[0]
         root = self.head_size + cluster - 1
-        tail, root_B = cast(Tail, self.tails[cluster - 1]), sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0]
+        tail, root_B = (
+            cast(Tail, self.tails[cluster - 1]),
+            sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0],
+        )
         return _tail_probs(tail.narrow(hidden_BD), root_B, tail, place)[0]
 
     @torch.no_grad()

@@ -1,9 +1,9 @@
 """Dynamic micro-batching: many callers, one model, as few calls of it as possible.
 
 A thread takes what has queued up, to a batch's size, and gives it to the model at once. While the model works the next
-batch gathers by itself, so the busier the server, the fuller the batches; only an idle server waits, for `wait` seconds,
-whether a second text comes. The price of a text alone is that wait. The queue is bounded in texts: beyond its capacity
-callers hear `QueueFull` at once instead of waiting longer and longer.
+batch gathers by itself, so the busier the server, the fuller the batches; only an idle server waits, for `wait`
+seconds, whether a second text comes. The price of a text alone is that wait. The queue is bounded in texts: beyond its
+capacity callers hear `QueueFullError` at once instead of waiting longer and longer.
 """
 
 import threading
@@ -20,11 +20,11 @@ TagTexts = Callable[[list[str], int], list[Tags]]
 """The model: texts and k to the k best labels of each text."""
 
 
-class QueueFull(Exception):
+class QueueFullError(Exception):
     """More texts are waiting than the queue may hold."""
 
 
-class Closed(Exception):
+class ClosedError(Exception):
     """The queue takes no more work: the server is shutting down."""
 
 
@@ -70,10 +70,10 @@ class Batcher:
     def _put(self, job: Job) -> "Future[Any]":
         with self._changed:
             if self._closed:
-                raise Closed
+                raise ClosedError
             # A job larger than the whole queue passes when it is the only one: limits of a call are not ours.
             if self.waiting and self.waiting + len(job.texts) > self.capacity:
-                raise QueueFull
+                raise QueueFullError
             self._jobs.append(job)
             self.waiting += len(job.texts)
             self._changed.notify_all()

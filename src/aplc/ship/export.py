@@ -2,13 +2,14 @@
 
     aplc export demo/model --out demo/onnx --int8 --corpus demo/corpus
 
-Int8 is for weights alone: each row of a label, a word piece or an output is stored as whole numbers from -127 to 127 with
-a scale of its own (symmetric, the row's largest weight / 127), which standard ONNX operators undo. Sums stay in float32,
-so a text's tags never depend on the texts it shares a batch with, as they would if activations were quantised together.
-The price is that int8 saves disk and loading, not arithmetic. What it costs in answers is measured and said (`Parity`).
+Int8 is for weights alone: each row of a label, a word piece or an output is stored as whole numbers from -127 to 127
+with a scale of its own (symmetric, the row's largest weight / 127), which standard ONNX operators undo. Sums stay in
+float32, so a text's tags never depend on the texts it shares a batch with, as they would if activations were quantised
+together. The price: int8 saves disk and loading, not arithmetic. What it costs in answers is measured (`Parity`).
 """
 
 import contextlib
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
@@ -94,10 +95,12 @@ class Parity:
             f"weights: {self.weights}, {self.bytes_exported / 1e6:.2f} MB, {share:.1%} of the original's "
             f"{self.bytes_float32 / 1e6:.2f} MB",
             f"parity on {self.documents:,} documents ({self.texts}): largest difference of a probability "
-            f"{self.largest_difference:.2g}, same first label {self.same_first:.2%}, same first five {self.same_five:.2%}",
+            f"{self.largest_difference:.2g}, same first label {self.same_first:.2%}, first five {self.same_five:.2%}",
         ]
         for name, (before, after) in self.precision.items():
-            lines.append(f"{name}: {100 * before:.2f} before, {100 * after:.2f} exported ({100 * (after - before):+.2f})")
+            lines.append(
+                f"{name}: {100 * before:.2f} before, {100 * after:.2f} exported ({100 * (after - before):+.2f})"
+            )
         return "\n".join(lines)
 
 
@@ -234,7 +237,9 @@ def _save(graph: "onnx.ModelProto", path: Path) -> None:
     import onnx
 
     if graph.ByteSize() >= 2 << 30:
-        raise ModelError(f"{path.parent}: a graph has {graph.ByteSize() / 1e9:.1f} GB, ONNX files at most 2; use --int8")
+        raise ModelError(
+            f"{path.parent}: a graph has {graph.ByteSize() / 1e9:.1f} GB, ONNX files at most 2; use --int8"
+        )
     onnx.save(graph, path)
 
 
@@ -286,8 +291,7 @@ def _precision(ids: NDArray, truth: list[set[int]], at: int) -> float:
 
 def _check_extra() -> None:
     try:
-        import onnx
-        import onnxruntime
-        import onnxscript  # noqa: F401
+        for name in ("onnx", "onnxruntime", "onnxscript"):
+            importlib.import_module(name)
     except ImportError as error:
         raise AplcError(f"aplc export needs {error.name}: pip install 'aplc[export]'") from error

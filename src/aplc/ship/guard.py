@@ -52,7 +52,7 @@ class Limits:
     """Requests under way at once."""
 
 
-class Refusal(Exception):
+class RefusalError(Exception):
     """A status and a sentence instead of an answer."""
 
     def __init__(self, status: int, sentence: str, **headers: str) -> None:
@@ -91,12 +91,12 @@ class Guard:
         self.metrics.in_flight += 1
         try:
             await self.app(scope, await self._admit(scope, receive), send_counted)
-        except Refusal as refusal:
+        except RefusalError as refusal:
             await refuse(refusal, send_counted)
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
-                await refuse(Refusal(500, FAILED), send_counted)
+                await refuse(RefusalError(500, FAILED), send_counted)
         finally:
             self.metrics.in_flight -= 1
             path = scope["path"] if scope["path"] in self.paths else "other"
@@ -108,7 +108,8 @@ class Guard:
         too_large = f"The body is larger than {self.limits.body:,} bytes; send fewer texts a call."
         length = headers.get(b"content-length", b"")
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
-            raise Refusal(413, too_large)  # before it is sent at all
+            raise RefusalError(413, too_large)  # before it is sent at all
+        busy = self.metrics.in_flight > self.limits.requests  # then the body is read, and not kept
         body, total = bytearray(), 0
         try:
             async with asyncio.timeout(PATIENCE):
@@ -118,18 +119,20 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         break
                     total += len(message.get("body", b""))
-                    if total <= self.limits.body:
+                    if total <= self.limits.body and not busy:
                         body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise Refusal(408, f"The body did not arrive within {PATIENCE:g} seconds.", connection="close") from None
+            raise RefusalError(
+                408, f"The body did not arrive within {PATIENCE:g} seconds.", connection="close"
+            ) from None
         if total > self.limits.body:
-            raise Refusal(413, too_large)
-        if self.metrics.in_flight > self.limits.requests:
-            raise Refusal(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
+            raise RefusalError(413, too_large)
+        if busy:
+            raise RefusalError(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
         given = headers.get(b"authorization", b"")
         if self.expected and scope["path"] not in self.open_paths and not hmac.compare_digest(given, self.expected):
-            raise Refusal(
+            raise RefusalError(
                 401, "Give the server's token in a header: Authorization: Bearer TOKEN.", www_authenticate="Bearer"
             )
         pending = [{"type": "http.request", "body": bytes(body), "more_body": False}]
@@ -140,7 +143,7 @@ class Guard:
         return replay
 
 
-async def refuse(refusal: Refusal, send: Send) -> None:
+async def refuse(refusal: RefusalError, send: Send) -> None:
     """Send a refusal. ASCII only: a sentence may quote a key with half a surrogate pair."""
     body = json.dumps({"detail": refusal.sentence}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}

@@ -1,8 +1,9 @@
 """An exported model, run by onnxruntime behind the same interface as the PyTorch one.
 
 Two graphs: `encoder.onnx` from tokens to the encoder's vector, `clusters.onnx` from there to logits, with an output for
-the head (labels, then roots) and one for each tail. Only what is asked for is computed, so tails that can't win are not
-visited, and the top k of the exported weights are exact (`nn/topk.py`). Windows of long texts are cut and averaged here.
+the head (labels, then roots) and one for each tail and addition. Only what is asked for is computed, so tails that
+can't win are not visited, and the top k of the exported weights are exact (`nn/topk.py`). Windows of long texts are cut
+and averaged here.
 """
 
 from collections.abc import Sequence
@@ -78,21 +79,23 @@ class OnnxClusters(nn.Module):
     def __init__(self, session: Session, *, n_labels: int, cutoffs: Sequence[int], added: Sequence[int]) -> None:
         super().__init__()
         self.session, self.n_labels, self.cutoffs = session, n_labels, list(cutoffs)
-        self.options = {"added": list(added)}
+        self.added = list(added)
+        self.options = {"added": self.added}
         self.bounds = [0, *cutoffs, *accumulate(added, initial=n_labels - sum(added))]
         self.head_size = self.bounds[1]
         self.sizes = {"head": self.head_size + len(cutoffs)} | {
-            name: stop - start for (name, _), (start, stop) in zip(self._others(), pairwise(self.bounds[1:]), strict=True)
+            name: stop - start
+            for (name, _), (start, stop) in zip(self._others(), pairwise(self.bounds[1:]), strict=True)
         }
         """Columns of each output."""
 
     def _others(self) -> list[tuple[str, int | None]]:
         """Outputs besides the head, in the order of ids, with the place of their root; additions have none."""
         tails = [(f"tail_{t + 1}", self.head_size + t) for t in range(len(self.cutoffs))]
-        return [*tails, *((f"added_{i + 1}", None) for i in range(len(self.options["added"])))]
+        return [*tails, *((f"added_{i + 1}", None) for i in range(len(self.added)))]
 
     def topk(self, pooled_BE: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
-        """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds the row's k-th probability."""
+        """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds its k-th probability."""
         head_CB = sigmoid_(self._logits("head", pooled_BE)).t()
         best = RunningTopK(len(pooled_BE), min(k, self.n_labels), head_CB.dtype, head_CB.device)
         best.update(head_CB[: self.head_size], 0, None, allowed)
@@ -160,7 +163,9 @@ def load_exported(folder: Path, settings: dict[str, Any]) -> OnnxModel:
     except ModelError:
         raise
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ModelError(f"{folder}: config.json and the ONNX files don't fit ({type(error).__name__}: {error})") from None
+        raise ModelError(
+            f"{folder}: config.json and the ONNX files don't fit ({type(error).__name__}: {error})"
+        ) from None
 
 
 def _check(model: OnnxModel, folder: Path) -> None:

@@ -22,7 +22,9 @@ def _readable(text: str) -> str:
 
 
 Text = Annotated[
-    str, AfterValidator(_readable), Field(json_schema_extra={"minLength": 1, "pattern": _TEXT_PATTERN}, examples=["..."])
+    str,
+    AfterValidator(_readable),
+    Field(json_schema_extra={"minLength": 1, "pattern": _TEXT_PATTERN}, examples=["..."]),
 ]
 
 

@@ -28,9 +28,9 @@ from aplc.data.formats import Document
 from aplc.errors import AplcError
 from aplc.folder import ModelFolder
 from aplc.predict import BATCH, name_tags, predict_documents
-from aplc.ship.batcher import Batcher, Closed, QueueFull, Tags
+from aplc.ship.batcher import Batcher, ClosedError, QueueFullError, Tags
 from aplc.ship.explain import MAX_PARTS, explain
-from aplc.ship.guard import FAILED, Guard, Limits, Refusal
+from aplc.ship.guard import FAILED, Guard, Limits, RefusalError
 from aplc.ship.metrics import Metrics
 
 try:
@@ -116,8 +116,7 @@ class Service:
         found: list[int] = []
         at = self._haystack.find(part)
         while at >= 0:
-            # A match that begins with the line break belongs to the name after it.
-            found.append(bisect_right(self._starts, at if part[0] == "\n" else at - 1) - 1)
+            found.append(bisect_right(self._starts, at) - 1)
             at = self._haystack.find(part, self._starts[found[-1] + 1])
         return found
 
@@ -132,17 +131,19 @@ async def _result(future: "Future[Any]") -> Any:
     try:
         return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_WITHIN)
     except TimeoutError:
-        raise Refusal(503, f"No answer within {ANSWER_WITHIN:g} seconds; try again later.", retry_after="10") from None
+        raise RefusalError(
+            503, f"No answer within {ANSWER_WITHIN:g} seconds; try again later.", retry_after="10"
+        ) from None
 
 
 @contextlib.contextmanager
 def _queue_errors() -> Any:
     try:
         yield
-    except QueueFull:
-        raise Refusal(429, "The queue is full; try again in a second.", retry_after="1") from None
-    except Closed:
-        raise Refusal(503, "The server is shutting down; ask another one.", retry_after="5") from None
+    except QueueFullError:
+        raise RefusalError(429, "The queue is full; try again in a second.", retry_after="1") from None
+    except ClosedError:
+        raise RefusalError(503, "The server is shutting down; ask another one.", retry_after="5") from None
 
 
 def _json(value: Any) -> Response:
@@ -174,7 +175,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
     async def health() -> Response:
         """Is the server up and taking requests?"""
         if guard.closing:
-            raise Refusal(503, "The server is shutting down.")
+            raise RefusalError(503, "The server is shutting down.")
         about = {"model": service.name, "labels": service.folder.labels.n_in_use, "version": __version__}
         return _json({"status": "ok", **about})
 
@@ -182,9 +183,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         _describe_token(app)
     paths = {"/tag", "/explain", "/labels", "/health", "/metrics", "/openapi.json", *PAGES}
     open_paths = {"/health", "/openapi.json", *PAGES}
-    guard = Guard(
-        app, limits=service.limits, metrics=service.metrics, token=token, open_paths=open_paths, paths=paths
-    )
+    guard = Guard(app, limits=service.limits, metrics=service.metrics, token=token, open_paths=open_paths, paths=paths)
     return guard
 
 
@@ -197,8 +196,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """Tag one text (`text`, answered with `tags`) or several (`texts`, answered with `results`)."""
         texts = [request.text] if request.text is not None else request.texts or []
         if len(texts) > service.limits.texts:
-            raise Refusal(
-                422, f"body.texts has {len(texts):,} texts, at most {service.limits.texts:,} a call; send several calls."
+            raise RefusalError(
+                422,
+                f"body.texts has {len(texts):,} texts, at most {service.limits.texts:,} a call; send several calls.",
             )
         with _queue_errors():
             future = service.batcher.submit(texts, request.top_k)
@@ -209,7 +209,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def explain_label(request: schema.ExplainRequest) -> Response:
         """Which words of a text speak for a label: each is left out in turn (docs/serving.md)."""
         if request.label not in labels.index:
-            raise Refusal(404, "The model has no such label; GET /labels finds those it has.")
+            raise RefusalError(404, "The model has no such label; GET /labels finds those it has.")
         with _queue_errors():
             work = partial(explain, service.folder, request.text, request.label)
             future = service.batcher.submit_alone(work, MAX_PARTS)
@@ -237,13 +237,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def refuse_error(request: Request, error: Exception) -> Response:
         return _refusal_response(error)
 
-    for kind in (RequestValidationError, HTTPException, Refusal, Exception):
+    for kind in (RequestValidationError, HTTPException, RefusalError, Exception):
         app.add_exception_handler(kind, refuse_error)
 
 
 def _refusal_response(error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
-        refusal = Refusal(422, _sentence(error))
+        refusal = RefusalError(422, _sentence(error))
     elif isinstance(error, HTTPException):
         cures = {
             404: "There is no such page; /docs lists what there is.",
@@ -252,11 +252,11 @@ def _refusal_response(error: Exception) -> Response:
         status, words = error.status_code, cures.get(error.status_code, str(error.detail))
         if status == 400:  # bytes that are no UTF-8, or brackets beyond the parser's depth
             status, words = 422, "The body can't be read as JSON."
-        refusal = Refusal(status, words, **(error.headers or {}))
-    elif isinstance(error, Refusal):
+        refusal = RefusalError(status, words, **(error.headers or {}))
+    elif isinstance(error, RefusalError):
         refusal = error
     else:
-        refusal = Refusal(500, FAILED)
+        refusal = RefusalError(500, FAILED)
     body = json.dumps({"detail": refusal.sentence})  # ASCII: see guard.refuse
     return Response(body, refusal.status, dict(refusal.headers), "application/json")
 

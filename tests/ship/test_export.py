@@ -1,0 +1,187 @@
+"""Guards export: ONNX gives PyTorch's answers, the top k of its weights are exact, and int8 is what it says."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import reference
+from aplc import Tagger
+from aplc.config import Config
+from aplc.data.batches import Collator
+from aplc.data.tokenizer import Template
+from aplc.errors import ModelError
+from aplc.folder import ModelFolder
+from aplc.nn.encoder import Encoder, build_encoder
+from aplc.nn.model import TaggingModel
+from aplc.ship.export import _graphs, _save, export, int8_rows, quantise
+from aplc.ship.onnx import CLUSTERS, ENCODER, OnnxModel
+from conftest import topic_rows
+from test_cli import aplc, ok
+
+TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
+
+
+@pytest.fixture(scope="module")
+def exported(trained, corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("exported") / "onnx"
+    done = ok(aplc("export", trained, "--out", out, "--corpus", corpus))
+    return out, done
+
+
+@pytest.fixture(scope="module")
+def int8(trained, corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("int8") / "onnx"
+    return out, export(trained, out, int8=True, corpus=corpus)
+
+
+def hidden_and_probabilities(folder):
+    batches = [folder.collator(folder.tokenizer.encode(TEXTS[i : i + 7]), [[]] * 7) for i in range(0, 49, 7)]
+    with torch.inference_mode():
+        return torch.cat([folder.model.clusters.probabilities(folder.model.represent(batch)) for batch in batches])
+
+
+def test_onnx_matches_pytorch(trained, exported):
+    folder, other = ModelFolder.load(trained), ModelFolder.load(exported[0])
+    assert isinstance(other.model, OnnxModel)
+    torch.testing.assert_close(
+        hidden_and_probabilities(other), hidden_and_probabilities(folder), atol=1e-4, rtol=0, check_dtype=False
+    )
+    tags, others = (Tagger.from_pretrained(path).predict(TEXTS, top_k=6) for path in (trained, exported[0]))
+    for mine, its in zip(tags, others, strict=True):
+        assert dict(its) == pytest.approx(dict(mine), abs=1e-4)
+
+
+def test_report_is_printed_and_saved(exported):
+    out, printed = exported
+    saved = json.loads((out / "parity.json").read_text())
+    assert saved["documents"] == 60
+    assert saved["largest_difference"] < 1e-4
+    assert saved["same_five"] == 1
+    for name, (before, after) in saved["precision"].items():
+        assert before == after > 0.2
+        assert f"{name}: {100 * before:.2f} before" in printed
+
+
+def test_exported_folder_serves_the_commands(exported, corpus, tmp_path):
+    out, _ = exported
+    assert "P " in ok(aplc("evaluate", out, corpus))
+    ok(aplc("predict", out, corpus / "test.jsonl", "--out", tmp_path / "tags.jsonl"))
+    assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == 60
+    assert not list(out.glob("*.safetensors"))
+
+
+def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
+    out, _ = exported
+    done = aplc("export", out, "--out", tmp_path / "again")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    with pytest.raises(ModelError, match="copy its folder"):
+        Tagger.from_pretrained(out).save_pretrained(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("k", [1, 3, 6])
+def test_topk_of_exported_weights_is_exact(int8, k):
+    model = ModelFolder.load(int8[0]).model
+    pooled = torch.randn(40, model.encoder.width) * 3
+    allowed = torch.tensor([True, False, True, True, True, True])
+    probs = model.clusters.probabilities(pooled)
+    for mask in (None, allowed):
+        wanted = probs if mask is None else probs.masked_fill(~mask, -1)
+        best, ids = wanted.sort(dim=1, descending=True, stable=True)
+        found = model.clusters.topk(pooled, k, allowed=mask)
+        torch.testing.assert_close(found.probs, best[:, :k])
+        seen = found.probs >= 0
+        assert torch.equal(found.ids[seen], ids[:, :k][seen])
+
+
+def test_int8_is_a_quarter_and_close(int8):
+    out, parity = int8
+    sizes = {name: (out / name).stat().st_size for name in (ENCODER, CLUSTERS)}
+    assert parity.bytes_exported == sum(sizes.values())
+    before, after = parity.precision["P@5"]
+    assert abs(before - after) <= 0.01
+    assert 1e-6 < parity.largest_difference < 0.2  # int8 it is, and near
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_int8_rows_match_reference(axis):
+    weights = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32)
+    weights[2] = 0
+    rows, scales = int8_rows(weights, axis)
+    expected = reference.int8_round_trip(weights, axis)
+    undone = rows * (scales[:, None] if axis == 0 else scales)
+    np.testing.assert_allclose(undone, expected, rtol=1e-6)
+    assert np.abs(undone - weights).max() <= np.abs(weights).max() / 254 + 1e-7
+
+
+@pytest.mark.parametrize("name", [ENCODER, CLUSTERS])
+@pytest.mark.parametrize("damage", ["cut", "empty", "noise", "swapped", "missing"])
+def test_damaged_export_is_refused_in_one_line(exported, tmp_path, name, damage):
+    folder = shutil.copytree(exported[0], tmp_path / "onnx")
+    path, content = folder / name, (folder / name).read_bytes()
+    if damage == "missing":
+        path.unlink()
+    elif damage == "swapped":
+        path.write_bytes((folder / (CLUSTERS if name == ENCODER else ENCODER)).read_bytes())
+    else:
+        path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": b"\x07" * 5000}[damage])
+    done = aplc("predict", folder, "-", "--out", tmp_path / "x.jsonl", stdin='{"text": "cat"}\n')
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def small_encoder(long_text, max_length=16):
+    config = Config.from_preset("tiny").with_settings(
+        ["model.width=16", "model.heads=2", "model.layers=2", "model.inner_width=32", "model.hidden_width=16"]
+    )
+    encoder = build_encoder(config.model, vocab_size=50, long_text=long_text, max_length=max_length)
+    return config, encoder
+
+
+def bert_encoder():
+    transformers = pytest.importorskip("transformers")
+    made = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    settings = {"family": "bert", "pooling": "mean", "reason": "", "source": "", "max_length": 16}
+    return Encoder.from_config({**settings, "config": made.to_dict()})
+
+
+@pytest.mark.parametrize("kind", ["windows", "bert"])
+def test_other_encoders_match_pytorch(kind, tmp_path):
+    """Windows are cut outside of the graph; a transformers encoder pads on the right; labels were added later."""
+    torch.manual_seed(0)
+    config, encoder = small_encoder("windows")
+    encoder = bert_encoder() if kind == "bert" else encoder
+    model = TaggingModel(encoder, config, n_labels=90, cutoffs=(30, 60), added=(10, 5)).eval()
+    for name, graph in _graphs(model):
+        if kind == "bert":
+            quantise(graph)
+        _save(graph, tmp_path / name)
+    settings = {"encoder": encoder.save_config(), "n_labels": 90, "cutoffs": [30, 60], "added": [10, 5]}
+    other = OnnxModel(tmp_path, settings)
+    template = Template(prefix=(), suffix=(1, 2), prefix_types=(), suffix_types=(0, 2), pad=0)
+    if kind == "bert":
+        template = Template(prefix=(1,), suffix=(2,), prefix_types=(0,), suffix_types=(0,), pad=0)
+    collate = Collator(template, encoder.max_tokens, pad_left=encoder.pad_left)
+    rng = np.random.default_rng(1)
+    batch = collate([rng.integers(5, 50, n) for n in (3, 60 if kind == "windows" else 14, 1, 9)], [[]] * 4)
+    with torch.inference_mode():
+        wanted = model.clusters.probabilities(model.represent(batch))
+        found = other.clusters.probabilities(other.represent(batch))
+        torch.testing.assert_close(found, wanted, atol=2e-2 if kind == "bert" else 1e-4, rtol=0)
+        for label in (0, 29, 30, 75, 89):
+            torch.testing.assert_close(model.probability_of(batch, label), wanted[:, label])
+            torch.testing.assert_close(other.probability_of(batch, label), found[:, label])
+
+
+def test_memory_can_not_be_exported(trained, tmp_path):
+    folder = shutil.copytree(trained, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    config["encoder"]["long_text"] = "memory"
+    (folder / "config.json").write_text(json.dumps(config))
+    done = aplc("export", folder, "--out", tmp_path / "onnx")
+    assert done.returncode == 2
+    assert "memory" in done.stderr
+    assert not (tmp_path / "onnx").exists()
