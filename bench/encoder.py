@@ -94,15 +94,17 @@ def step(model: nn.Module, inputs: tuple[Tensor, Tensor, Tensor], backward: bool
             model(*inputs)
 
 
-def interleaved(runs: dict[str, Callable[[], object]], repetitions: int) -> dict[str, float]:
+def interleaved(
+    runs: dict[str, Callable[[], object]], repetitions: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
     for _ in range(repetitions):
         for name, run in runs.items():
-            start = time.perf_counter()
+            start = clock()
             run()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: min(values) for name, values in times.items()}
 
 

@@ -76,14 +76,15 @@ def assert_same_weights(a, b):
 def encoder(texts, tmp_path_factory):
     """An encoder that has learned the topics."""
     out = tmp_path_factory.mktemp("pretrained") / "encoder"
-    run(texts, out, "train.steps=150", "train.evaluate_steps=50", "train.lr=5e-3")
+    wide = ("model.width=64", "train.batch_size=12", "train.lr=5e-3")
+    run(texts, out, *wide, "train.steps=240", "train.evaluate_steps=80")
     return out
 
 
 def test_held_out_loss_falls_well_below_unigram(encoder):
     lines = [json.loads(line) for line in (encoder / "metrics.jsonl").read_text().splitlines()]
     curve = [line for line in lines if "held_out" in line]
-    assert [line["step"] for line in curve] == [50, 100, 150]
+    assert [line["step"] for line in curve] == [80, 160, 240]
     assert curve[-1]["held_out"] < 0.75 * curve[-1]["unigram"]
     assert any("loss" in line and "rate" in line for line in lines)
     assert "unigram distribution" in (encoder / "curve.svg").read_text("utf-8")
@@ -111,7 +112,7 @@ def test_folder_is_an_xlnet_of_transformers(encoder):
     theirs, info = transformers.XLNetLMHeadModel.from_pretrained(encoder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    assert theirs.config.d_model == 32
+    assert theirs.config.d_model == 64
     assert set(weights(encoder)) == set(PermutationLM.from_pretrained(encoder).state_dict())
     assert "the unigram distribution has" in (encoder / "README.md").read_text("utf-8")
 
@@ -121,7 +122,7 @@ def test_aplc_train_fine_tunes_it(corpus, encoder, tmp_path, small):
                 *[x for s in [*small[4:], "train.epochs=1"] for x in ("--set", s)])  # fmt: skip
     ok(done)
     assert "tokenizer: the encoder's own" in done.stderr
-    assert "width 32" in done.stderr
+    assert "width 64" in done.stderr
     ok(aplc("evaluate", tmp_path / "model", corpus))
 
 
@@ -235,7 +236,7 @@ def test_a_folder_of_text_files_is_read_whole_and_a_test_part_never(texts, tmp_p
         ("", [], "the corpus has no text"),
         ("\n  \n", [], "the corpus has no text"),
         ("a cat and a dog\n", ["data.vocab_size=16"], "fewer than one segment of data.max_length = 24"),
-        ("a cat and a dog sat on a log\n" * 9, ["data.vocab_size=16"], "--set train.batch_size="),
+        ("a cat and a dog sat on a log\n" * 4, ["data.vocab_size=16"], "--set train.batch_size="),
         ("a cat and a dog sat on a log\n" * 99, ["data.vocab_size=5000"], r"data.vocab_size = 5000, but this text"),
     ],
 )

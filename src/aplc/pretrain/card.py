@@ -5,7 +5,6 @@ from pathlib import Path
 
 from aplc import __version__
 from aplc.pretrain.config import PretrainConfig
-from aplc.pretrain.loop import baseline_loss
 from aplc.pretrain.objective import PermutationLM
 from aplc.pretrain.prepare import Prepared
 
@@ -37,13 +36,12 @@ else, and what is wrong or one-sided in that text may show in what is built on i
 
 
 def encoder_card(
-    model: PermutationLM, prepared: Prepared, config: PretrainConfig, loss: float | None, step: int
+    model: PermutationLM, prepared: Prepared, config: PretrainConfig, loss: float | None, baseline: float, step: int
 ) -> str:
     sizes, train = model.transformer.config, prepared.train
     held_out = "not measured"
-    if loss is not None and prepared.valid is not None:
-        unigram = baseline_loss(prepared.valid, prepared.unigram)
-        held_out = f"{loss:.3f} a token; the unigram distribution has {unigram:.3f}"
+    if loss is not None:
+        held_out = f"{loss:.3f} a token; the unigram distribution has {baseline:.3f}"
     return TEMPLATE.format(
         layers=sizes.n_layer,
         width=sizes.d_model,

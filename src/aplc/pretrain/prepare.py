@@ -11,12 +11,15 @@ from aplc.data.corpus import PARTS, Corpus
 from aplc.data.formats import SUFFIXES, BadRows, read_documents
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
+from aplc.data.tokens import TokenCache
 from aplc.errors import CorpusError
 from aplc.files import cache_root, digest
 from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.segments import Segments
 from aplc.train.prepare import Source, choose_tokenizer, hold_out, tokenize
 
+COUNTED = 1 << 22
+"""Tokens counted at a time."""
 NO_LABELS = LabelSet((), np.empty(0, dtype=np.int64))
 
 
@@ -66,7 +69,7 @@ def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Prepared:
     else:
         train_rows, valid_rows = hold_out(len(train), config.data, config.train.seed)
 
-    def segments(cache, rows, batch_size):  # type: ignore[no-untyped-def]
+    def segments(cache: TokenCache, rows: NDArray[np.int64], batch_size: int) -> Segments:
         length, seed = config.data.max_length, config.train.seed
         return Segments(cache, rows, tokenizer, config.objective, length, batch_size, seed)
 
@@ -99,7 +102,10 @@ def _check_size(training: Segments, config: PretrainConfig) -> None:
 
 def _unigram(training: Segments) -> NDArray[np.float64]:
     """With one added to every count, so that no piece is impossible."""
-    counts = np.ones(training.tokenizer.vocab_size)
-    for row in training.rows:
-        np.add.at(counts, training.cache.row(row)[0].astype(np.int64), 1)
+    cache, pieces = training.cache, training.tokenizer.vocab_size
+    counts = np.ones(pieces)
+    for start in range(0, len(cache.tokens), COUNTED):
+        counts += np.bincount(cache.tokens[start : start + COUNTED], minlength=pieces)
+    for row in np.setdiff1d(np.arange(len(cache)), training.rows):  # the few that are held out
+        counts -= np.bincount(cache.row(row)[0], minlength=pieces)
     return np.log(counts / counts.sum())

@@ -46,14 +46,15 @@ def pretrain(
     torch.manual_seed(config.train.seed)
     model = build(config, prepared).to(world().device)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
+    baseline = baseline_loss(prepared.valid, prepared.unigram) if prepared.valid else 0.0
     run = Run(
         config=config,
         model=model,
         optimizers=Optimizers(adamw([group(model, config.train.lr)], config.train)),
         train=prepared.train,
         valid=prepared.valid,
-        baseline=baseline_loss(prepared.valid, prepared.unigram) if prepared.valid else 0.0,
-        save=partial(save_encoder, out, model, prepared, config),
+        baseline=baseline,
+        save=partial(save_encoder, out, model, prepared, config, baseline),
         progress=Progress(),
         out=out,
         screen=screen,
@@ -111,11 +112,17 @@ def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
 
 
 def save_encoder(
-    out: Path, model: PermutationLM, prepared: Prepared, config: PretrainConfig, loss: float | None, step: int
+    out: Path,
+    model: PermutationLM,
+    prepared: Prepared,
+    config: PretrainConfig,
+    baseline: float,
+    loss: float | None,
+    step: int,
 ) -> None:
     if not is_main_process():
         return
     prepared.tokenizer.save(out)
     with atomic_write(out / "README.md") as card:
-        card.write(encoder_card(model, prepared, config, loss, step).encode("utf-8"))
+        card.write(encoder_card(model, prepared, config, loss, baseline, step).encode("utf-8"))
     model.save_pretrained(out)
