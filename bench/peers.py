@@ -58,7 +58,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("corpus", type=Path, help="folder with train.jsonl and test.jsonl")
     parser.add_argument("--out", type=Path, required=True, help="folder for results; finished peers there are kept")
-    parser.add_argument("--only", action="append", choices=[*LIBRARIES, OURS], help="run only this; can be repeated")
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[*LIBRARIES, OURS],
+        help="run only this (finished ones stay in the table); can be repeated",
+    )
     default = "cpu" if "cpu" in preset_names() else "tiny"
     parser.add_argument("--preset", action="append", help=f"of ours; can be repeated (default: {default})")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="change a setting of the preset")
@@ -76,18 +81,21 @@ class Candidate:
     """What its result depends on; a result with another key is made anew."""
     command: Callable[[Path], list[str]]
     """Given the folder to write to. Makes the environment if there is none."""
+    wanted: bool
+    """False: in the table if it is finished, not run if it isn't."""
     ours: bool = False
 
 
 def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidate]:
-    chosen = []
+    everyone = []
+    wanted = options.only or [*LIBRARIES, OURS]
     for name, library in LIBRARIES.items():
         versions = (VERSIONS / f"{library}.txt").read_text("utf-8") if library else ""
 
         def command(folder: Path, name: str = name, library: str | None = library) -> list[str]:
             return [str(python_of(library)), str(HERE / "methods.py"), name, str(prepared.folder), str(folder)]
 
-        chosen.append(Candidate(name, digest(prepared.key, versions), command))
+        everyone.append(Candidate(name, digest(prepared.key, versions), command, name in wanted))
     for preset in options.preset:
         config = Config.from_preset(preset).with_settings(options.settings)  # a typo should not cost an hour
 
@@ -96,16 +104,17 @@ def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidat
             return [*call, preset, *options.settings]
 
         name = f"aplc-{Path(preset).stem}"
-        chosen.append(Candidate(name, digest(prepared.key, config.to_dict()), ours, ours=True))
-    wanted = options.only or [*LIBRARIES, OURS]
-    return [candidate for candidate in chosen if (OURS if candidate.ours else candidate.name) in wanted]
+        everyone.append(Candidate(name, digest(prepared.key, config.to_dict()), ours, OURS in wanted, ours=True))
+    return everyone
 
 
-def measure(candidate: Candidate, folder: Path, limit: float) -> tuple[dict[str, Any], bool]:
-    """The candidate's measurements, and whether they had to be made."""
+def finished(candidate: Candidate, folder: Path) -> dict[str, Any] | None:
     done = load_result(folder / "result.json")
-    if done and done["key"] == candidate.key:
-        return done, False
+    return done if done and done["key"] == candidate.key else None
+
+
+def measure(candidate: Candidate, folder: Path, limit: float) -> dict[str, Any]:
+    """Run the candidate; its measurements."""
     folder.mkdir(parents=True, exist_ok=True)
     load = os.getloadavg()[0]
     run_limited(candidate.command(folder), limit, folder / "log.txt")
@@ -118,7 +127,7 @@ def measure(candidate: Candidate, folder: Path, limit: float) -> tuple[dict[str,
         "load_before": load,
     }
     write_json(folder / "result.json", result)
-    return result, True
+    return result
 
 
 def main(given: list[str] | None = None) -> None:
@@ -129,7 +138,8 @@ def main(given: list[str] | None = None) -> None:
         prepared = prepare(corpus, options.out / "features")
         plan = candidates(options, prepared)
     except AplcError as error:
-        sys.exit(f"bench/peers.py: {error}")
+        print(f"bench/peers.py: {error}", file=sys.stderr)
+        sys.exit(2)
     about = {
         "corpus": str(options.corpus),
         "machine": f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}",
@@ -140,18 +150,23 @@ def main(given: list[str] | None = None) -> None:
         "propensity": PROPENSITIES[propensity] if isinstance(propensity, str) else propensity,
     }
     results, failed, text = [], {}, ""
-    for i, candidate in enumerate(plan, start=1):
-        screen.say(f"{i}/{len(plan)}  {candidate.name}")
+    for candidate in plan:
         folder = options.out / candidate.name
-        try:
-            result, fresh = measure(candidate, folder, options.limit)
-        except PeerError as error:
-            failed[candidate.name] = str(error)
-            screen.say(f"      {error}")
-        else:
+        result = finished(candidate, folder)
+        took = "done before"
+        if result is None and not candidate.wanted:
+            continue
+        if result is None:
+            screen.say(f"{candidate.name} ...")
+            try:
+                result = measure(candidate, folder, options.limit)
+                took = f"trained in {result['train_seconds']:.1f} s"
+            except PeerError as error:
+                failed[candidate.name] = str(error)
+                screen.say(f"{candidate.name}: {error}")
+        if result:
             results.append(result | score(prepared, folder / "topk.npz", propensity))
-            p5, took = 100 * results[-1]["metrics"]["P@5"], f"trained in {result['train_seconds']:.1f} s"
-            screen.say(f"      P@5 {p5:.2f}, {took if fresh else 'done before'}")
+            screen.say(f"{candidate.name}: P@5 {100 * results[-1]['metrics']['P@5']:.2f}, {took}")
         text = write_all(options.out, results, failed, about)  # after every peer: a run that is stopped leaves a table
     print(text, end="")
 

@@ -92,6 +92,7 @@ def test_finished_peers_are_not_run_again(done, corpus, monkeypatch, capsys):
     again = bench(corpus, out, *only(CHOSEN), *settings)
     assert again["results"] == figures["results"]
     assert capsys.readouterr().err.count("done before") == len(CHOSEN)
+    assert bench(corpus, out, *only(["baseline-prior"]), *settings)["results"] == figures["results"]
 
 
 def test_peer_that_fails_is_reported_and_tried_again(corpus, tmp_path, monkeypatch):
@@ -118,6 +119,13 @@ def test_time_limit_ends_a_peer_and_what_it_started(tmp_path):
     assert time.monotonic() - began < 2
     time.sleep(2.2)
     assert not (tmp_path / "late").exists()
+
+
+def test_bad_corpus_is_one_line(tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        bench(tmp_path / "nowhere", tmp_path / "out")
+    assert exit_.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_versions_are_exact():
