@@ -51,7 +51,7 @@ def main() -> None:
         Tag,
         fn_constructor_args=(os.path.abspath(options.model), options.top_k, options.threshold),
         batch_size=512,
-        concurrency=options.actors,
+        compute=ray.data.ActorPoolStrategy(size=options.actors),
     )
     rows.write_parquet(options.out)
     done = ray.data.read_parquet(options.out)
