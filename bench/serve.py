@@ -4,8 +4,8 @@
 
 Every answer is checked against its text. Prints requests a second of both, latencies, the server's memory after the
 first sixth and at the end, and what became of requests when the server was told to stop under the same load. Clients
-run on the same cores as the server, which counts against it. Seconds of computing are printed besides: they say the same
-on a machine that others use, too.
+run on the same cores as the server, which counts against it. Seconds of computing are printed besides: they say the
+same on a machine that others use, too.
 """
 
 import argparse
