@@ -27,6 +27,9 @@ def cluster_logits(layer: LabelClusters, hidden: Tensor) -> tuple[Tensor, Tensor
             rows = F.relu(F.layer_norm(rows, rows.shape[1:], tail.norm.weight, tail.norm.bias))
         z.append(F.linear(rows, tail.output.weight, tail.output.bias))
         c.append(roots[:, t : t + 1].expand_as(z[-1]))
+    for addition in layer.added:
+        z.append(F.linear(hidden, addition.weight, addition.bias))
+        c.append(torch.full_like(z[-1], float("inf")))
     return torch.cat(z, dim=1), torch.cat(c, dim=1)
 
 
@@ -54,7 +57,7 @@ def cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor
         loss, size = hidden.new_zeros(()), 0
         for cluster, (start, stop) in enumerate(pairwise(layer.bounds)):
             here = slice(start, stop)
-            if cluster == 0:
+            if cluster == 0 or cluster > len(layer.tails):
                 log_p, log_not_p = F.logsigmoid(z[i, here]), F.logsigmoid(-z[i, here])
             elif y[i, here].any():
                 log_p, log_not_p = log_product(z[i, here], c[i, here])
@@ -190,6 +193,52 @@ def reference_band(
     true = [(i, label) for i, labels in enumerate(truths) for label in labels if label in inside]
     predicted = [(i, label) for i, ids in enumerate(ranked) for label in ids[:k] if label in inside]
     return len(true), len(predicted), len(set(true) & set(predicted))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# From probabilities to a document's labels, one label at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def reference_ranking(
+    probs: Sequence[float],
+    curves: Sequence[Sequence[tuple[float, float]]],
+    bounds: Sequence[int],
+    merged: Sequence[int],
+) -> list[tuple[int, float]]:
+    """All labels of one document with final probabilities, best first: calibrated, then merged by the highest."""
+    ranked = []
+    for label, p in enumerate(probs):
+        cluster = max(c for c, start in enumerate(bounds) if start <= label)
+        final = p
+        if cluster < len(curves):
+            for (x0, y0), (x1, y1) in pairwise(curves[cluster]):
+                if x0 <= p <= x1:
+                    final = y0 + (p - x0) * (y1 - y0) / (x1 - x0)
+        ranked.append((final, p, label))
+    ranked.sort(key=lambda entry: (-entry[0], -entry[1], entry[2]))
+    best: dict[int, float] = {}
+    for final, _, label in ranked:
+        best.setdefault(merged[label], final)
+    return list(best.items())
+
+
+def reference_f1_count(probs: Sequence[float]) -> int:
+    """How many of the best labels promise the highest F1, by trying every number."""
+    expected = [math.prod(1 - p for p in probs)]
+    expected += [2 * sum(probs[:n]) / (n + sum(probs)) for n in range(1, len(probs) + 1)]
+    return max(range(len(expected)), key=lambda n: expected[n])
+
+
+def reference_threshold(
+    calibrated: Sequence[float], hits: Sequence[bool], precision: float, steps: int
+) -> float | None:
+    """The lowest of `steps` thresholds at which so large a share of the predictions is right."""
+    for i in range(steps + 1):
+        chosen = [hit for p, hit in zip(calibrated, hits, strict=True) if p >= i / steps]
+        if len(chosen) >= 50 and sum(chosen) / len(chosen) >= precision:
+            return i / steps
+    return None
 
 
 def int8_round_trip(weights, axis):

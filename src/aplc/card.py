@@ -148,8 +148,15 @@ def _cell(value: object) -> str:
 def read_evaluation(path: Path) -> dict[str, Any] | None:
     """What `aplc evaluate --json` left in a model folder, if it is there and whole."""
     try:
-        figures = json.loads(path.read_text("utf-8"))
-        _metrics(None, figures)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return sound(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, RecursionError):
         return None
-    return figures
+
+
+def sound(figures: Any) -> dict[str, Any] | None:
+    """The figures if a card can show them; None for anything else, which may come from a folder of anybody's."""
+    try:
+        _metrics(figures, figures)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return None
+    return figures if isinstance(figures, dict) else None

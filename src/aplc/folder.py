@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from aplc import __version__
 from aplc.calibration import FILE as CALIBRATION
 from aplc.calibration import Calibration, Ranking
-from aplc.card import model_card, read_evaluation
+from aplc.card import model_card, read_evaluation, sound
 from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
@@ -131,13 +131,14 @@ class ModelFolder:
         )
         labels = LabelSet.load(folder, n_labels, settings["label_set"])
         tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
-        rows = int(settings["encoder"]["config"].get("vocab_size", tokenizer.vocab_size))
+        body = model.encoder if exported else model.encoder.body.config
+        rows = int(getattr(body, "vocab_size", tokenizer.vocab_size))
         if tokenizer.vocab_size > rows:
             raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
         if not exported:
             load_weights(model, folder / WEIGHTS)
         model = model.eval().to(world().device)
-        held_out = settings.get("held_out")
+        held_out = sound(settings.get("held_out"))
         return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
 
     @property

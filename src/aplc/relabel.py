@@ -51,7 +51,6 @@ def add_labels(
     _check_new(folder.labels, names)
     place = {name: j for j, name in enumerate(names)}
     texts, truth, weights, counts = _examples(documents, place)
-    counts = [*counts]
     for name in names:  # a name is one more example of its label
         texts.append(name)
         truth.append([place[name]])

@@ -30,11 +30,14 @@ def cases(draw):
     n_labels = draw(st.integers(1, 40))
     n_cuts = draw(st.integers(0, min(3, n_labels - 1)))
     cuts = sorted(draw(st.sets(st.integers(1, max(n_labels - 1, 1)), min_size=n_cuts, max_size=n_cuts)))
+    added = draw(st.sampled_from([(), (), (2,), (1, 4)]))
+    n_labels += sum(added)
     torch.manual_seed(draw(st.integers(0, 2**31)))
     layer = LabelClusters(
         in_features=draw(st.integers(1, 12)),
         cutoffs=cuts,
         n_labels=n_labels,
+        added=added,
         div_value=draw(st.sampled_from([1.0, 1.5, 2.0, 4.0])),
         objective=draw(st.sampled_from(OBJECTIVES)),
         tail=draw(st.sampled_from(TAILS)),
@@ -362,10 +365,14 @@ def test_probabilities_match_reference(case):
     torch.testing.assert_close(layer.probabilities(hidden), expected, rtol=1e-9, atol=1e-12)
 
 
-def assert_topk_is_the_sort(layer, hidden, k):
+def assert_topk_is_the_sort(layer, hidden, k, allowed=None):
     """Returns the number of rows compared: each is a case of its own."""
-    probs, ids = layer.topk(hidden, k)
-    expected, expected_ids = layer.probabilities(hidden).sort(dim=1, descending=True, stable=True)
+    probs, ids = layer.topk(hidden, k, allowed=allowed)
+    expected = layer.probabilities(hidden)
+    if allowed is not None:
+        expected[:, ~allowed] = -1
+    expected, expected_ids = expected.sort(dim=1, descending=True, stable=True)
+    expected_ids[expected < 0] = -1
     assert torch.equal(ids, expected_ids[:, :k])
     assert torch.equal(probs, expected[:, :k])
     return len(hidden)
@@ -383,9 +390,11 @@ def test_topk_is_the_sort_in_ten_thousand_random_cases(threads, n_cases):
         n_cuts = min(pick(0, 1, 2, 3), n_labels - 1)
         cuts = sorted((torch.randperm(n_labels - 1, generator=generator)[:n_cuts] + 1).tolist())
         dtype, width = pick(torch.float32, torch.float32, torch.float64), pick(1, 3, 8, 17, 64)
-        layer = LabelClusters(
-            width, cuts, n_labels, tail=pick(*TAILS), chunk_size=pick(5, 64, 4096), bias=pick(True, False), dtype=dtype
-        )
+        added = pick((), (), (3,), (70, 2))
+        n_labels += sum(added)
+        options = {"tail": pick(*TAILS), "chunk_size": pick(5, 64, 4096), "bias": pick(True, False), "dtype": dtype}
+        layer = LabelClusters(width, cuts, n_labels, added=added, **options)
+        allowed = pick(None, None, torch.rand(n_labels, generator=generator) < pick(0.02, 0.5, 0.99))
         with torch.no_grad():
             roots = layer.head.weight[layer.head_size :]
             roots.mul_(pick(1.0, 10.0))
@@ -403,7 +412,21 @@ def test_topk_is_the_sort_in_ten_thousand_random_cases(threads, n_cases):
         hidden = pick(0.1, 1.0, 5.0) * torch.randn(pick(1, 3, 16, 24, 31, 40), width, generator=generator, dtype=dtype)
         if pick(True, False, False):
             hidden.round_()
-        compared += assert_topk_is_the_sort(layer, hidden, pick(1, 2, 5, 40, 1000))
+        compared += assert_topk_is_the_sort(layer, hidden, pick(1, 2, 5, 40, 1000), allowed)
+
+
+@pytest.mark.parametrize("size", [1, 63, 200])
+def test_added_labels_leave_the_bits_of_old_ones(size):
+    torch.manual_seed(0)
+    old = LabelClusters(24, [30], 100, bias=True, added=[5])
+    new = LabelClusters(24, [30], 100 + size, bias=True, added=[5, size])
+    new.load_state_dict(new.state_dict() | old.state_dict())
+    for n_rows in (1, 7, 40):
+        hidden = torch.randn(n_rows, 24)
+        assert torch.equal(new.probabilities(hidden)[:, :100], old.probabilities(hidden))
+        allowed = torch.arange(100 + size) < 100
+        for ours, theirs in zip(new.topk(hidden, 9, allowed=allowed), old.topk(hidden, 9), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_topk_prunes_and_counts():

@@ -133,14 +133,24 @@ class LabelSet:
                 check_file(folder / file, limit + MB)
             # Only \n ends a name: str.splitlines would also cut at the odd separators some names contain.
             names = tuple((folder / NAMES).read_bytes().decode("utf-8").removesuffix("\n").split("\n"))
-            # A map: a header that promises more than the file has is refused before memory is taken.
-            counts = np.array(np.load(folder / COUNTS, mmap_mode="r", allow_pickle=False))
+            counts = _read_counts(folder / COUNTS)
             if len(names) != n_labels or len(set(names)) != n_labels:
                 raise ValueError(f"{NAMES} has {len(set(names))} names, config.json {n_labels} labels")
             if counts.shape != (n_labels,) or counts.dtype != np.int64 or counts.min() < 0:
                 raise ValueError(f"{COUNTS} is {counts.dtype}{counts.shape}, expected {n_labels} counts")
             aliases = {str(name): str(target) for name, target in dict(state.get("aliases", {})).items()}
             retired, version = frozenset(map(str, state.get("retired", ()))), int(state.get("version", 1))
-            return cls(names, counts, aliases, retired, version, tuple(map(dict, state.get("history", ()))))
-        except (OSError, ValueError, TypeError, EOFError, AttributeError, OverflowError, SyntaxError) as error:
+            history = tuple(map(dict, state.get("history", ())))
+            if not all(isinstance(entry.get("labels"), list) for entry in history):
+                raise ValueError("the history of the label set has an entry without a list of labels")
+            return cls(names, counts, aliases, retired, version, history)
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError) as error:
             raise ModelError(f"{folder}: can't read {NAMES} and {COUNTS}: {error}") from None
+
+
+def _read_counts(path: Path) -> NDArray:
+    try:
+        # A map: a header that promises more than the file has is refused before memory is taken.
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except Exception as error:  # zip, tokens, syntax: numpy has many ways to dislike a header
+        raise ValueError(f"{path.name} is damaged ({type(error).__name__})") from None

@@ -179,6 +179,8 @@ class Encoder(nn.Module):
     def from_config(cls, config: dict[str, Any], *, checkpoint_activations: bool = False) -> Self:
         """The network of `save_config` with random weights; needs neither the original checkpoint nor a network."""
         settings = {name: value for name, value in config.items() if name != "config"}
+        if config["family"] != config["config"]["model_type"]:
+            raise ModelError(f"encoder: family {config['family']!r} is not its model_type")
         if config["family"] == "xlnet":
             body: nn.Module = XLNet(
                 XLNetConfig.from_dict(config["config"]), checkpoint_activations=checkpoint_activations

@@ -5,6 +5,7 @@ a few documents must not undo what many have taught.
 """
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -42,9 +43,9 @@ def update(folder: ModelFolder, documents: Sequence[Document], *, n_counted: int
             loss = model(batch)
         loss.backward()
         norm = clip_gradients(model, config.clip_norm)
-        if not np.isfinite([float(loss), norm]).all():
+        if not math.isfinite(float(loss.detach())) or not math.isfinite(norm):
             raise RunError(
-                f"partial_fit: loss or gradients are not finite (loss {float(loss)}); the model is as before"
+                f"partial_fit: loss or gradients are not finite at document {start + 1:,}; nothing is changed"
             )
         optimizers.step(RATE)
     counts = labels.counts.copy()

@@ -1,0 +1,213 @@
+"""Guards against model folders from anywhere: a lie or damage is an error, never a crash, hang or code run."""
+
+import json
+import os
+import random
+import resource
+import shutil
+import struct
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from aplc import Tagger
+from aplc.errors import AplcError
+from aplc.folder import ModelFolder
+
+FILES = ["config.json", "model.safetensors", "tokenizer.json", "labels.txt", "label_counts.npy", "calibration.json"]
+
+
+@pytest.fixture
+def model(trained, tmp_path):
+    for name in FILES:
+        shutil.copy(trained / name, tmp_path / name)
+    return tmp_path
+
+
+def edit(path, change):
+    tree = json.loads(path.read_text("utf-8"))
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+def put(*keys, value):
+    def change(tree):
+        for key in keys[:-1]:
+            tree = tree[key]
+        tree[keys[-1]] = value
+
+    return change
+
+
+HUGE = 10**12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("n_labels", value=HUGE),
+        put("n_labels", value=0),
+        put("n_labels", value=6.5),
+        put("n_documents", value="many"),
+        put("cutoffs", value=[1] * 100_000),
+        put("cutoffs", value=[HUGE]),
+        put("cutoffs", value="3"),
+        put("added", value=[HUGE]),
+        put("added", value=[-1]),
+        put("config", "model", "hidden_width", value=HUGE),
+        put("config", "clusters", "div_value", value=-1.0),
+        put("config", value=[]),
+        put("encoder", "config", "d_model", value=HUGE),
+        put("encoder", "config", "n_layer", value=HUGE),
+        put("encoder", "config", "n_head", value=0),
+        put("encoder", "config", "d_inner", value=-5),
+        put("encoder", "config", "vocab_size", value=4),
+        put("encoder", "config", value=None),
+        put("encoder", "family", value="bert"),
+        put("encoder", "family", value="../../evil"),
+        put("encoder", "pooling", value=7),
+        put("encoder", "extra", value=1),
+        put("label_set", "aliases", value={"food": "nothing"}),
+        put("label_set", "retired", value=["nothing"]),
+        put("label_set", "version", value="x"),
+        put("label_set", "history", value=[{"version": 2}]),
+        put("label_set", value=3),
+    ],
+)
+def test_config_that_lies(model, change):
+    edit(model / "config.json", change)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(AplcError):
+        ModelFolder.load(model)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
+
+
+@pytest.mark.parametrize("value", [3, {"documents": "x"}, {"documents": 1, "metrics": 3, "bands": [{}]}])
+def test_figures_that_lie_are_not_shown(model, value):
+    edit(model / "config.json", put("held_out", value=value))
+    ModelFolder.load(model).save(model / "again")
+    assert "Not measured" in (model / "again" / "README.md").read_text()
+
+
+def test_code_named_in_a_configuration_is_not_fetched(model):
+    evil = {"model_type": "bert", "auto_map": {"AutoModel": "evil--x"}, "_attn_implementation": "evil/kernel"}
+    edit(model / "config.json", lambda tree: tree["encoder"].update(family="bert", config=evil))
+    with pytest.raises(AplcError, match=r"config\.json asks for"):  # a plain BERT, built without memory, differs
+        ModelFolder.load(model)
+
+
+def header(path, change):
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    tree = json.loads(data[8 : 8 + size])
+    change(tree)
+    text = json.dumps(tree).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda p: header(p, lambda t: t["hidden.weight"].update(shape=[HUGE, HUGE])),
+        lambda p: header(p, lambda t: t["hidden.weight"].update(data_offsets=[0, HUGE])),
+        lambda p: header(p, lambda t: t["hidden.weight"].update(dtype="I32")),
+        lambda p: header(p, lambda t: t.pop("hidden.weight")),
+        lambda p: p.write_bytes(struct.pack("<Q", 2**63) + p.read_bytes()[8:]),
+        lambda p: p.write_bytes(b""),
+        lambda p: save_file({**load_file(p), "hidden.bias": torch.full((32,), float("nan"))}, p),
+        lambda p: save_file({**load_file(p), "more": torch.zeros(3)}, p),
+        lambda p: save_file({**load_file(p), "hidden.bias": torch.zeros(32, dtype=torch.int64)}, p),
+    ],
+)
+def test_weights_that_lie(model, damage):
+    damage(model / "model.safetensors")
+    with pytest.raises(AplcError):
+        ModelFolder.load(model)
+
+
+def npy(shape):
+    head = f"{{'descr': '<i8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head.encode() + b"\0" * 48
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("label_counts.npy", npy((HUGE,))),
+        ("label_counts.npy", npy("__import__('os').abort()")),
+        ("label_counts.npy", b"PK\x03\x04 not a zip"),
+        ("labels.txt", b"x" * 2_000_000),
+        ("labels.txt", b"\xff\xfe"),
+        ("labels.txt", b"a\nb\n"),
+        ("tokenizer.json", b'{"version": "1.0"}'),
+        ("tokenizer.json", b"[" * 100_000),
+        ("config.json", b"[" * 100_000),
+        ("config.json", b"{" * 100),
+        ("calibration.json", b'{"format": 1}'),
+    ],
+)
+def test_files_that_lie(model, name, content):
+    (model / name).write_bytes(content)
+    with pytest.raises(AplcError):
+        ModelFolder.load(model)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_pipes_and_devices_are_not_read(model, name):
+    (model / name).unlink()
+    os.mkfifo(model / name)
+    with pytest.raises(AplcError):
+        ModelFolder.load(model)
+    (model / name).unlink()
+    (model / name).symlink_to("/dev/zero")
+    with pytest.raises(AplcError):
+        ModelFolder.load(model)
+
+
+def test_tokenizer_of_another_model(model):
+    def widen(tree):
+        tree["model"]["vocab"].append(["another", -3.0])
+
+    edit(model / "tokenizer.json", widen)
+    with pytest.raises(AplcError, match="the tokenizer has"):
+        ModelFolder.load(model)
+
+
+def mutate(path, rng):
+    """Cut, flip, insert, repeat, or change a number."""
+    data = bytearray(path.read_bytes())
+    at = rng.randrange(min(len(data), rng.choice([64, 4096, len(data)])))
+    match rng.choice(["cut", "flip", "insert", "remove", "repeat", "digit"]):
+        case "cut":
+            del data[at:]
+        case "flip":
+            data[at] ^= 1 << rng.randrange(8)
+        case "insert":
+            data[at:at] = rng.randbytes(rng.choice([1, 8, 500]))
+        case "remove":
+            del data[at : at + rng.choice([1, 8, 500])]
+        case "repeat":
+            data[at:at] = data[at : at + 1000]
+        case "digit":
+            places = [i for i, byte in enumerate(data[:100_000]) if chr(byte).isdigit()]
+            at = rng.choice(places or [0])
+            data[at : at + 1] = rng.choice([b"9" * 12, b"-1", b"0", b"1e9", b"null"])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_mutated_folder_is_refused_or_harmless(model, seed):
+    rng = random.Random(seed)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(rng.choice([1, 1, 3])):
+        mutate(model / rng.choice(FILES), rng)
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            tags = Tagger.from_pretrained(model).predict(["cat dog paw", ""], top_k=3)
+    except AplcError:
+        return
+    assert all(np.isfinite(p) and 0 <= p <= 1 for row in tags for _, p in row)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
