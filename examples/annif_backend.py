@@ -38,7 +38,7 @@ from typing import Any
 import annif.backend
 from annif.backend.backend import AnnifBackend
 from annif.cli import cli
-from annif.corpus import Document, DocumentCorpus
+from annif.corpus.types import Document, DocumentCorpus
 from annif.exception import NotInitializedException, NotSupportedException
 from annif.suggestion import SubjectSuggestion, SuggestionBatch
 

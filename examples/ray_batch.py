@@ -1,12 +1,12 @@
-"""Tag a large corpus with Ray Data: a few actors, each with the model loaded once, each taking partition after partition.
+"""Tag a large corpus with Ray Data: a few actors, each with the model loaded once, taking partition after partition.
 
     python examples/ray_batch.py demo/model demo/corpus/test.jsonl tags --actors 2 --top-k 5
 
 reads JSON Lines with a "text" (or Parquet), and writes the same rows with "labels" and "probabilities" as Parquet files
 to the folder `tags`. On a cluster, start Ray there and nothing changes here.
 
-Run for real on 2026-11-16 with Ray 2.60.0 and aplc 0.1.0 on PubMed-MeSH's test part: see examples/README.md for what was
-typed and what came out.
+Run for real on 2026-11-16 with Ray 2.60.0 and aplc 0.1.0 on PubMed-MeSH's test part: see examples/README.md for what
+was typed and what came out.
 """
 
 import argparse
@@ -51,7 +51,8 @@ def main() -> None:
         Tag,
         fn_constructor_args=(os.path.abspath(options.model), options.top_k, options.threshold),
         batch_size=512,
-        concurrency=options.actors,
+        compute=ray.data.ActorPoolStrategy(size=options.actors),
+        num_cpus=0.5,  # on a machine with as many cores as actors, reading and writing need a place, too
     )
     rows.write_parquet(options.out)
     done = ray.data.read_parquet(options.out)

@@ -132,7 +132,8 @@ class ModelFolder:
         )
         labels = LabelSet.load(folder, n_labels, settings["label_set"])
         tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
-        rows = int(settings["encoder"]["config"].get("vocab_size", tokenizer.vocab_size))
+        body = model.encoder if exported else model.encoder.body.config
+        rows = int(getattr(body, "vocab_size", tokenizer.vocab_size))
         if tokenizer.vocab_size > rows:
             raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
         if not exported:

@@ -23,7 +23,7 @@ from aplc.data.batches import by_length
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.decide import find_labels, unknown
-from aplc.errors import AplcError, CorpusError
+from aplc.errors import AplcError, CorpusError, ModelError
 from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
 
@@ -47,6 +47,7 @@ def add_labels(
 
     A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded.
     """
+    _check_learns(folder)
     names = list(dict.fromkeys(names))
     _check_new(folder.labels, names)
     place = {name: j for j, name in enumerate(names)}
@@ -126,6 +127,11 @@ def _own(labels: LabelSet, name: str) -> int:
     if labels.names[row] != name:
         raise AplcError(f"labels: {name!r} stands for {labels.names[row]!r} already")
     return row
+
+
+def _check_learns(folder: ModelFolder) -> None:
+    if not isinstance(folder.model, TaggingModel):
+        raise ModelError("an exported model can't learn; change the one it was exported from, and export that again")
 
 
 def _check_new(labels: LabelSet, names: Sequence[str]) -> None:

@@ -24,6 +24,25 @@ from test_cli import aplc, ok
 TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _one_export_of_a_model():
+    """PyTorch's exporter takes seconds: the model that is exported with both kinds of weights passes it once."""
+    made = {}
+
+    def remembered(model):
+        size = sum(parameter.numel() for parameter in model.parameters())
+        if size not in made:
+            made[size] = list(_graphs(model))
+        for name, graph in made[size]:
+            copy = type(graph)()
+            copy.CopyFrom(graph)
+            yield name, copy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("aplc.ship.export._graphs", remembered)
+        yield
+
+
 @pytest.fixture(scope="module")
 def exported(trained, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("exported") / "onnx"
@@ -79,6 +98,10 @@ def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     with pytest.raises(ModelError, match="copy its folder"):
         Tagger.from_pretrained(out).save_pretrained(tmp_path / "copy")
+    with pytest.raises(ModelError, match="can't be trained"):
+        Tagger.from_pretrained(out).partial_fit(["cat"], [["animals"]])
+    with pytest.raises(ModelError, match="can't learn"):
+        Tagger.from_pretrained(out).partial_fit(["cat"], [["something new"]])
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])

@@ -1,9 +1,10 @@
 """Guards a server process under load: no lost, swapped or failed answer, flat memory, and a stop that finishes.
 
-bench/serve.py is the long run with figures. schemathesis' long run is in docs/serving.md.
+bench/serve.py is the long run with figures. schemathesis' long run: APLC_CASES=1000 pytest -k schemathesis.
 """
 
 import json
+import os
 import socket
 import threading
 
@@ -25,6 +26,8 @@ from aplc.ship.serve import Service, make_app
 from conftest import topic_rows
 from load import JSON, call, run_load, serving
 
+CASES = int(os.environ.get("APLC_CASES", "60"))
+"""schemathesis' requests of each kind; many more for a run by hand."""
 HEADERS = {**JSON, "Authorization": "Bearer secret"}
 
 
@@ -118,7 +121,7 @@ def test_schemathesis_finds_no_server_error(api, operation, mode):
         pytest.skip("nothing that could be wrong")
     checks = [not_a_server_error, response_schema_conformance, content_type_conformance, status_code_conformance]
 
-    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
     @given(case=api[path][method].as_strategy(generation_mode=mode))
     def check(case):
         case.validate_response(case.call(), checks=checks)

@@ -64,6 +64,7 @@ class OnnxEncoder(nn.Module):
         self.pad_left = settings["family"] == "xlnet"
         self.specials = (0, 2) if self.pad_left else (1, 1)
         self.width = int(session.outputs["pooled"][1])
+        self.vocab_size = int(settings["config"]["vocab_size"])
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
@@ -152,6 +153,9 @@ class OnnxModel(nn.Module):
     def state_dict(self, *_: Any, **__: Any) -> Any:
         raise ModelError("an exported model has no weights to save; copy its folder instead")
 
+    def __deepcopy__(self, _: Any) -> Any:
+        return self.forward()
+
     def to(self, *_: Any, **__: Any) -> "OnnxModel":
         return self  # onnxruntime runs it, on the CPU
 
@@ -162,7 +166,7 @@ def load_exported(folder: Path, settings: dict[str, Any]) -> OnnxModel:
         return OnnxModel(folder, settings)
     except ModelError:
         raise
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise ModelError(
             f"{folder}: config.json and the ONNX files don't fit ({type(error).__name__}: {error})"
         ) from None
