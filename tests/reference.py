@@ -293,6 +293,8 @@ def two_streams(
         queries = {i: feed(attend(state, i, False)) for i, state in queries.items()}
         states = [feed(attend(state, i, True)) for i, state in enumerate(states)]
     return queries
+
+
 def int8_round_trip(weights, axis):
     """Each row along `axis`: steps of its largest weight / 127, every weight at the nearest."""
     turned = np.moveaxis(np.asarray(weights, dtype=np.float64), axis, 0).copy()
