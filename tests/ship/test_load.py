@@ -112,7 +112,7 @@ def api(trained):
     close, service.batcher.close = (
         service.batcher.close,
         lambda: None,
-    )  # schemathesis starts and stops the app many times
+    )  # the app is started and stopped many times
     yield schemathesis.openapi.from_asgi("/openapi.json", make_app(service))
     close()
 
