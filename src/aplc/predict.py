@@ -73,14 +73,13 @@ def _search(
     model: TaggingModel, batch: Batch, k: int, ranking: Ranking | None, allowed: torch.Tensor | None
 ) -> tuple[Ids, Probs]:
     """The best k of each row of a batch. With a ranking: of more and more candidates, until no other can be better."""
-    hidden_BD = model.represent(batch)
-    n_labels = model.clusters.n_labels
-    plain = ranking is None or ranking.is_plain
-    width = min(k if plain else k + max(k, SPARE), n_labels)
+    hidden_BD, n_labels = model.represent(batch), model.clusters.n_labels
+    is_plain = ranking is None or ranking.is_plain
+    width = k if is_plain else min(k + max(k, SPARE), n_labels)
     while True:
         found = model.clusters.topk(hidden_BD, width, allowed=allowed)
         ids, probs = found.ids.cpu().numpy(), found.probs.float().clamp_min(0).cpu().numpy()
-        if ranking is None or plain:
+        if ranking is None or is_plain:
             return ids, probs
         best_ids, best_probs, sure = ranking.settle(ids, probs, k)
         if sure.all() or width == n_labels:
