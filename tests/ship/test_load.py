@@ -108,8 +108,13 @@ def test_stop_under_load_answers_every_accepted_request(server, texts, expected)
 
 @pytest.fixture(scope="module")
 def api(trained):
-    app = make_app(Service(ModelFolder.load(trained), "topics"))
-    return schemathesis.openapi.from_asgi("/openapi.json", app)
+    service = Service(ModelFolder.load(trained), "topics")
+    close, service.batcher.close = (
+        service.batcher.close,
+        lambda: None,
+    )  # the app is started and stopped many times
+    yield schemathesis.openapi.from_asgi("/openapi.json", make_app(service))
+    close()
 
 
 @pytest.mark.parametrize("mode", GenerationMode)
