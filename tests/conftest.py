@@ -1,6 +1,7 @@
 """What several test files share: a small corpus with a pattern to learn, and a cache of the test session's own."""
 
 import json
+import os
 import random
 import socket
 
@@ -9,6 +10,7 @@ import pytest
 
 from aplc.console import Screen
 
+os.environ["OMP_NUM_THREADS"] = "1"  # test processes share the cores; read when torch is first imported
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("fixed")  # the same cases in every run
 

@@ -39,7 +39,9 @@ class Prepared:
 
     @classmethod
     def open(cls, folder: Path) -> "Prepared":
-        return cls(folder, LabelSet.load(folder), **json.loads((folder / ABOUT).read_text("utf-8")))
+        with np.load(folder / "y.npz") as y:
+            labels = LabelSet.load(folder, int(y["shape"][1]), {})
+        return cls(folder, labels, **json.loads((folder / ABOUT).read_text("utf-8")))
 
     def truth(self) -> tuple[np.ndarray, np.ndarray]:
         """Test labels as (indptr, ids); ids from `len(labels)` on never occurred in training."""

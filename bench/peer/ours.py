@@ -16,10 +16,11 @@ from methods import DEPTH, Clock, measured  # beside this file
 
 def main(corpus_path: str, features: Path, out: Path, preset: str, settings: list[str]) -> None:
     os.environ["APLC_CACHE"] = str(out / "cache")  # read when it is first needed
+    from features import Prepared  # beside this file
+
     from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
-    from aplc.data.labels import LabelSet
     from aplc.folder import ModelFolder
     from aplc.predict import predict_documents
     from aplc.train.prepare import Source
@@ -42,7 +43,7 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     clock.restart()
     blocks = [(ids, probs) for _, ids, probs in predict_documents(model, documents, min(DEPTH, len(model.labels)))]
     predicted = clock.read()
-    index = LabelSet.load(features).index
+    index = Prepared.open(features).labels.index
     renumbered = np.array([index[name] for name in model.labels.names] + [-1])  # -1 stays -1
     ids = renumbered[np.concatenate([ids for ids, _ in blocks])]
     probs = np.concatenate([probs for _, probs in blocks])
