@@ -63,8 +63,8 @@ class ModelConfig:
     hidden_width: int = 768
     """Width d_h of the hidden layer between encoder and clusters."""
     words: int = 0
-    """Rows of a table of hashed words and word pairs that is summed into the hidden layer beside the encoder: cheap,
-    and strong on rare labels. 0 for none, as the paper."""
+    """Rows of a table of hashed words that is summed into the hidden layer beside the encoder: cheap, and strong on
+    rare labels. 0 for none, as the paper."""
     activation: Literal["tanh", "none"] = "tanh"
     """After the hidden layer."""
     hidden_dropout: float = 0.1

@@ -1,8 +1,9 @@
-"""A document's words and word pairs as numbers, read off its tokens.
+"""A document's words as numbers, read off its tokens.
 
-Pieces are put together to words again, each word is hashed, and so is each pair of neighbours; the hash modulo the
-size of a table is the row that stands for it. No vocabulary has to be built or stored, and it works with every
-tokenizer. The price: two words may share a row, rarely where the table has a few times as many rows as there are words.
+Pieces are put together to words again, without case and punctuation, and each word is hashed letter by letter, so that
+it is the same however a tokenizer has cut it. The hash modulo the size of a table is the row that stands for the word.
+No vocabulary has to be built or stored. The price: two words may share a row, rarely where the table has a few times as
+many rows as there are words.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +18,10 @@ INSIDE = "##"
 """WordPiece's mark of a piece that goes on a word."""
 BEGIN = "▁Ġ"
 """SentencePiece's and byte-level BPE's marks of a piece that begins one."""
-_A, _B, _C = (np.uint64(c) for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+LONGEST = 256
+"""Letters of a word that count."""
+_A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_POWERS = np.cumprod(np.full(LONGEST, 0x9E3779B97F4A7C15, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,10 @@ class WordHasher:
 
     begins: NDArray[np.bool_]
     """For each piece, whether a word begins with it."""
-    counts: NDArray[np.bool_]
-    """For each piece, whether a word that begins with it is one: punctuation is not."""
+    lengths: NDArray[np.int64]
+    """Letters of each piece; none for one of punctuation, which ends a word."""
+    hashes: NDArray[np.uint64]
+    """Sum of a piece's letters, each times a power that its place asks for."""
     size: int
 
     @classmethod
@@ -40,22 +46,26 @@ class WordHasher:
             begins = [piece.startswith(mark) for piece in pieces]
         else:
             begins = [True] * len(pieces)
-        counts = [any(map(str.isalnum, piece)) or (piece != "" and piece in BEGIN) for piece in pieces]
-        return cls(np.array(begins), np.array(counts), size)
+        texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
+        texts = [text if any(map(str.isalnum, text)) else "" for text in texts]
+        letters = [np.array([ord(letter) for letter in text], dtype=np.uint64) for text in texts]
+        hashes = np.array([(row * _POWERS[: len(row)]).sum(dtype=np.uint64) for row in letters], dtype=np.uint64)
+        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes, size)
 
     def __call__(self, tokens: Sequence[int] | NDArray) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(rows, how often each occurs) of a document, rows rising."""
         ids = np.asarray(tokens, dtype=np.int64)
+        lettered = self.lengths[ids] > 0
+        after_gap = np.concatenate([[True], ~lettered])[:-1] if len(ids) else lettered
+        starts = np.flatnonzero((self.begins[ids] | after_gap)[lettered])
+        ids = ids[lettered]
         if not len(ids):
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32)
-        starts = np.flatnonzero(self.begins[ids])
-        if not len(starts) or starts[0] != 0:
-            starts = np.concatenate([[0], starts])
-        place = np.arange(len(ids)) - np.repeat(starts, np.diff([*starts, len(ids)]))  # of a piece in its word
-        pieces = _mix((ids + 1).astype(np.uint64) * _A + place.astype(np.uint64) * _C)
-        words = _mix(np.add.reduceat(pieces, starts))[self.counts[ids[starts]]]
-        pairs = _mix(words[:-1] * _A + words[1:])
-        rows, counts = np.unique(np.concatenate([words, pairs]) % np.uint64(self.size), return_counts=True)
+        before = np.cumsum(self.lengths[ids]) - self.lengths[ids]
+        place = before - np.repeat(before[starts], np.diff([*starts, len(ids)]))  # letters of its word before a piece
+        shift = np.where(place > 0, _POWERS[np.minimum(place, LONGEST) - 1], np.uint64(1))
+        words = _mix(np.add.reduceat(self.hashes[ids] * shift, starts))
+        rows, counts = np.unique(words % np.uint64(self.size), return_counts=True)
         return rows.astype(np.int64), counts.astype(np.float32)
 
     def document_counts(self, documents: Iterable[Sequence[int] | NDArray]) -> NDArray[np.int64]:
@@ -68,6 +78,6 @@ class WordHasher:
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Every bit of the result depends on every bit of x."""
-    x = (x ^ (x >> np.uint64(30))) * _B
-    x = (x ^ (x >> np.uint64(27))) * _C
+    x = (x ^ (x >> np.uint64(30))) * _A
+    x = (x ^ (x >> np.uint64(27))) * _B
     return x ^ (x >> np.uint64(31))

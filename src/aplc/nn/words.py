@@ -1,7 +1,7 @@
 """The lexical branch: a document's words, weighted by TF-IDF, summed into the hidden layer beside the encoder's state.
 
 An encoder reads what a text means; that a rare label goes with a rare word is easier seen from the word itself. This is
-a linear model over words and pairs of words, factored through the hidden layer, and costs next to nothing on a CPU.
+a linear model over words, factored through the hidden layer, and costs next to nothing on a CPU.
 Its gradient is sparse: a step touches the rows of the batch's words only.
 
 Shapes: B documents, W words of the longest, D hidden width d_h.
