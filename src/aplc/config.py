@@ -20,17 +20,15 @@ def check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
 
 
 @dataclass(kw_only=True, frozen=True)
-class DataConfig:
+class TextsConfig:
+    """What training and pretraining both ask of texts."""
+
     max_length: int = 512
     """Tokens a document may have, `<sep>` and `<cls>` included (the paper's L_seq)."""
-    long_text: Literal["truncate", "memory", "windows"] = "truncate"
-    """Longer texts: cut (the paper), read in segments with Transformer-XL memory, or in windows that are averaged."""
     tokenizer: str = ""
     """A tokenizer.json or a folder with one; empty for the encoder's own, or for one trained on the corpus."""
     vocab_size: int = 16_000
     """Pieces of the tokenizer trained on the corpus."""
-    min_count: int = 1
-    """Labels with fewer training documents are left out of the label set."""
     validation: float = 0.05
     """Share of the training documents held out to choose the best epoch, where the corpus has no dev part."""
     validation_limit: int = 2_000
@@ -39,13 +37,26 @@ class DataConfig:
     def __post_init__(self) -> None:
         check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
         check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
-        check("data", "min_count", self.min_count, self.min_count >= 1, "at least 1")
         check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
         check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")
 
 
 @dataclass(kw_only=True, frozen=True)
-class ModelConfig:
+class DataConfig(TextsConfig):
+    long_text: Literal["truncate", "memory", "windows"] = "truncate"
+    """Longer texts: cut (the paper), read in segments with Transformer-XL memory, or in windows that are averaged."""
+    min_count: int = 1
+    """Labels with fewer training documents are left out of the label set."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check("data", "min_count", self.min_count, self.min_count >= 1, "at least 1")
+
+
+@dataclass(kw_only=True, frozen=True)
+class EncoderConfig:
+    """An encoder, as training and pretraining both name it."""
+
     encoder: str = "xlnet-base-cased"
     """A hub name, a folder, or "new": an XLNet of the size below with random weights."""
     layers: int = 12
@@ -58,6 +69,18 @@ class ModelConfig:
     """Width of a new encoder's feed-forward layers."""
     dropout: float = 0.1
     """Dropout inside the encoder."""
+    checkpoint_activations: bool = False
+    """Recompute activations in the backward pass: less memory, about a third more time."""
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "width", "heads", "inner_width"):
+            check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
+        check("model", "dropout", self.dropout, 0 <= self.dropout < 1, "in [0, 1)")
+
+
+@dataclass(kw_only=True, frozen=True)
+class ModelConfig(EncoderConfig):
     pooling: Literal["auto", "last", "first", "mean"] = "auto"
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
@@ -69,16 +92,12 @@ class ModelConfig:
     """After the hidden layer."""
     hidden_dropout: float = 0.1
     """Dropout after the hidden layer's activation."""
-    checkpoint_activations: bool = False
-    """Recompute activations in the backward pass: less memory, about a third more time."""
 
     def __post_init__(self) -> None:
-        for name in ("layers", "width", "heads", "inner_width", "hidden_width"):
-            check("model", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        check("model", "heads", self.heads, self.width % self.heads == 0, f"a divisor of model.width = {self.width}")
+        super().__post_init__()
+        check("model", "hidden_width", self.hidden_width, self.hidden_width >= 1, "at least 1")
         check("model", "words", self.words, self.words >= 0, "at least 0")
-        for name in ("dropout", "hidden_dropout"):
-            check("model", name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+        check("model", "hidden_dropout", self.hidden_dropout, 0 <= self.hidden_dropout < 1, "in [0, 1)")
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -117,13 +136,41 @@ class ClustersConfig:
 
 
 @dataclass(kw_only=True, frozen=True)
-class TrainConfig:
-    epochs: int = 8
-    """Passes over the training documents (the paper's N_e)."""
+class StepsConfig:
+    """Steps, as training and pretraining both take them."""
+
     batch_size: int = 12
     """Documents a step (the paper's N_b), over all processes."""
     accumulate: int = 1
     """Each step's batch is worked off in so many parts: the same step in less memory."""
+    warmup_steps: int = 0
+    """Equation 15's t_w."""
+    weight_decay: float = 0.0
+    """AdamW's decoupled weight decay."""
+    adam_epsilon: float = 1e-8
+    """AdamW's epsilon."""
+    clip_norm: float = 1.0
+    """Gradients are scaled down to at most this norm."""
+    checkpoint_steps: int = 1_000
+    """A checkpoint every so many steps, and at the end of each epoch."""
+    seed: int = 0
+    """Weights, order and dropout follow from it."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "accumulate", "checkpoint_steps"):
+            check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        for name in ("warmup_steps", "weight_decay", "seed"):
+            check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        for name in ("adam_epsilon", "clip_norm"):
+            check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
+        divides = self.accumulate <= self.batch_size
+        check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
+
+
+@dataclass(kw_only=True, frozen=True)
+class TrainConfig(StepsConfig):
+    epochs: int = 8
+    """Passes over the training documents (the paper's N_e)."""
     clusters_optimizer: Literal["adamw", "sgd"] = "adamw"
     """For the clusters: AdamW as the paper, or plain SGD, which keeps no moments: a third of the memory."""
     lr_encoder: float = 5e-5
@@ -134,35 +181,18 @@ class TrainConfig:
     """Learning rate of the clusters (eta_a)."""
     lr_words: float = 1e-3
     """Learning rate of the table of words."""
-    warmup_steps: int = 0
-    """Equation 15's t_w."""
-    weight_decay: float = 0.0
-    """AdamW's decoupled weight decay."""
-    adam_epsilon: float = 1e-8
-    """AdamW's epsilon."""
     shard_encoder: bool = False
     """With several processes: spread the encoder's weights over them (FSDP), for encoders that outgrow one device."""
     shard_labels: bool = False
     """With several processes: spread the labels over them, for label sets that outgrow one device."""
-    clip_norm: float = 1.0
-    """Gradients are scaled down to at most this norm."""
     patience: int = 3
     """Stop after so many evaluations on the held-out documents without a better score; 0 never stops early."""
-    checkpoint_steps: int = 1_000
-    """A checkpoint every so many steps, and at the end of each epoch."""
-    seed: int = 0
-    """Weights, order and dropout follow from it."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "checkpoint_steps"):
-            check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        rates = ("lr_encoder", "lr_hidden", "lr_clusters", "lr_words")
-        for name in (*rates, "warmup_steps", "weight_decay", "patience", "seed"):
+        super().__post_init__()
+        check("train", "epochs", self.epochs, self.epochs >= 1, "at least 1")
+        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "lr_words", "patience"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
-        for name in ("adam_epsilon", "clip_norm"):
-            check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
-        divides = self.accumulate <= self.batch_size
-        check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
 
 
 @dataclass(kw_only=True, frozen=True)

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from aplc.config import ModelConfig
+from aplc.config import EncoderConfig, ModelConfig
 from aplc.errors import ModelError
 from aplc.nn.weights import encoder_folder, read_config, weight_files
 from aplc.nn.xlnet import XLNet, XLNetConfig
@@ -211,17 +211,8 @@ def build_encoder(
     """
     body: nn.Module
     if model.encoder == "new":
-        config = XLNetConfig(
-            vocab_size=vocab_size,
-            d_model=model.width,
-            n_layer=model.layers,
-            n_head=model.heads,
-            d_inner=model.inner_width,
-            dropout=model.dropout,
-            mem_len=max_length,
-        )
         family, source, folder = "xlnet", "new, random weights", None
-        body = XLNet(config, checkpoint_activations=model.checkpoint_activations)
+        body = new_xlnet(model, vocab_size=vocab_size, memory=max_length)
     else:
         folder = encoder_folder(model.encoder)
         settings = read_config(folder)
@@ -253,6 +244,20 @@ def build_encoder(
         max_length=max_length,
         max_segments=max_segments,
     )
+
+
+def new_xlnet(model: EncoderConfig, *, vocab_size: int, memory: int | None) -> XLNet:
+    """An XLNet of the size that `model` asks for, with random weights."""
+    config = XLNetConfig(
+        vocab_size=vocab_size,
+        d_model=model.width,
+        n_layer=model.layers,
+        n_head=model.heads,
+        d_inner=model.inner_width,
+        dropout=model.dropout,
+        mem_len=memory,
+    )
+    return XLNet(config, checkpoint_activations=model.checkpoint_activations)
 
 
 def choose_pooling(family: str, folder: Path | None, source: str) -> tuple[str, str]:

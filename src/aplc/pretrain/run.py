@@ -14,8 +14,8 @@ from aplc.console import Screen
 from aplc.distributed import restarts, world
 from aplc.errors import RunError
 from aplc.files import atomic_write, is_main_process, write_json
+from aplc.nn.encoder import new_xlnet
 from aplc.nn.weights import encoder_folder, read_config
-from aplc.nn.xlnet import XLNet, XLNetConfig
 from aplc.pretrain.card import draw_curve, encoder_card
 from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.loop import Run, baseline_loss, fit, load_memory
@@ -88,16 +88,7 @@ def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
     """
     model, memory, vocab_size = config.model, config.data.memory, prepared.tokenizer.vocab_size
     if model.encoder == "new":
-        sizes = XLNetConfig(
-            vocab_size=vocab_size,
-            d_model=model.width,
-            n_layer=model.layers,
-            n_head=model.heads,
-            d_inner=model.inner_width,
-            dropout=model.dropout,
-            mem_len=memory or None,
-        )
-        new = PermutationLM(XLNet(sizes, checkpoint_activations=model.checkpoint_activations))
+        new = PermutationLM(new_xlnet(model, vocab_size=vocab_size, memory=memory or None))
         new.lm_loss.bias.data.copy_(torch.from_numpy(prepared.unigram))
         return new
     folder = encoder_folder(model.encoder)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer, SparseAdam
 
-from aplc.config import TrainConfig
+from aplc.config import StepsConfig, TrainConfig
 from aplc.nn.model import TaggingModel
-from aplc.pretrain.config import ScheduleConfig
 from aplc.sharding import cut_whole
 
 
@@ -74,7 +73,7 @@ class Optimizers:
             state[kind] = int(value) if counts else own.to(parameter.device)
 
 
-def adamw(groups: list[dict[str, Any]], config: TrainConfig | ScheduleConfig) -> AdamW:
+def adamw(groups: list[dict[str, Any]], config: StepsConfig) -> AdamW:
     # foreach and fused round differently; one choice keeps runs reproducible.
     return AdamW(groups, weight_decay=config.weight_decay, eps=config.adam_epsilon, fused=True)
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aplc.config import Config, DataConfig
+from aplc.config import Config, TextsConfig
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
@@ -22,7 +22,7 @@ from aplc.data.tokens import VERSION, TokenCache
 from aplc.errors import CorpusError
 from aplc.files import cache_root, cached, digest
 from aplc.nn.weights import encoder_folder
-from aplc.pretrain.config import PretrainConfig, TextConfig
+from aplc.pretrain.config import PretrainConfig
 
 CHARACTERS_PER_PIECE = 500
 """Text a tokenizer is trained on, for each piece it will have; more changes the pieces little and costs minutes."""
@@ -119,7 +119,7 @@ def tokenize(
         return TokenCache.build(source.cache / "tokens" / key, documents(), tokenizer, labels, advance)
 
 
-def hold_out(n: int, config: DataConfig | TextConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def hold_out(n: int, config: TextsConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(training rows, held-out rows) of n, both in rising order."""
     size = min(int(n * config.validation), config.validation_limit)
     shuffled = np.random.default_rng([seed, 0x5EED]).permutation(n)
