@@ -303,3 +303,9 @@ def int8_round_trip(weights, axis):
         for i, weight in enumerate(row):
             row[i] = round(weight / step) * step if step else 0.0
     return np.moveaxis(turned, 0, axis)
+
+
+def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
+    """W = (X'X + r I)^-1 X'(Y - mean), in float64, and the mean."""
+    mean = y.mean(0)
+    return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ (y - mean)), mean

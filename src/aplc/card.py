@@ -7,7 +7,7 @@ from typing import Any
 
 from aplc import __version__
 from aplc.calibration import Calibration
-from aplc.config import Config
+from aplc.config import WORDS, Config
 from aplc.data.labels import LabelSet
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@5", "PSP@5", "ECE@5", "micro-F1")
@@ -23,7 +23,7 @@ tags: [extreme-multi-label, aplc-xlnet]
 
 # A tagger of {n_labels:,} labels
 
-APLC-XLNet (Ye et al., ICML 2020), trained with aplc {version}: an encoder, a hidden layer, and label clusters.
+{kind}, trained with aplc {version}.
 
 ```python
 from aplc import Tagger
@@ -52,7 +52,7 @@ indexing, product categories, routing. `aplc evaluate` measures it on your own d
 
 Only labels in `labels.txt` are ever predicted, and rare ones are found less often than frequent ones. Texts of another
 kind, language or time than the training documents get worse labels with the same confidence. It repeats whatever habits
-and gaps the training labels have. A text beyond {length} tokens is {long_text}.
+and gaps the training labels have. {reads}
 
 ## Configuration
 
@@ -61,6 +61,8 @@ and gaps the training labels have. A text beyond {length} tokens is {long_text}.
 {settings}
 """
 
+_NETWORK = "APLC-XLNet (Ye et al., ICML 2020): an encoder, a hidden layer, and label clusters"
+_WORDS = "A model of words: ridge regression on TF-IDF, with labels scaled by their frequency"
 _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "read in windows that are averaged"}
 
 
@@ -75,6 +77,7 @@ def model_card(
 ) -> str:
     """`held_out` and `evaluation` have `metrics` by name and `bands`, as `aplc evaluate --json` writes them."""
     counts = sorted(labels.counts[labels.active].tolist())
+    words = config.model.encoder == WORDS
     return TEMPLATE.format(
         n_labels=labels.n_in_use,
         version=__version__,
@@ -84,8 +87,10 @@ def model_card(
         changes=_changes(labels),
         metrics=_metrics(held_out, evaluation),
         calibration=_calibration(calibration),
-        length=config.data.max_length,
-        long_text=_LONG[config.data.long_text],
+        kind=_WORDS if words else _NETWORK,
+        reads="All words of a text are read; their order is not."
+        if words
+        else f"A text beyond {config.data.max_length} tokens is {_LONG[config.data.long_text]}.",
         settings="\n".join(
             f"| {section}.{name} | {_cell(value)} |"
             for section, values in config.to_dict().items()

@@ -140,16 +140,18 @@ def plan(
     on_bad_row: OnBadRow = "stop",
 ) -> None:
     """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
-    from aplc.config import Config
+    from aplc.config import WORDS, Config
     from aplc.console import Screen
     from aplc.files import write_json
 
     config = Config.from_preset(preset).with_settings(set_ or [])
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened:
-        from aplc.plan import plan as plan_run
+        from aplc.plan import plan as plan_network
+        from aplc.plan_words import plan_words
         from aplc.train.prepare import Source
 
         limit = None if memory is None else memory * 1e9
+        plan_run = plan_words if config.model.encoder == WORDS else plan_network
         planned = plan_run(Source.from_corpus(opened), config, memory=limit, screen=Screen())
     print(planned.render())
     if json_file:

@@ -13,6 +13,9 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from aplc.errors import AplcError
 
+WORDS = "words"
+"""The encoder's name where there is none: a model of words."""
+
 
 def check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
     if not ok:
@@ -58,7 +61,8 @@ class EncoderConfig:
     """An encoder, as training and pretraining both name it."""
 
     encoder: str = "xlnet-base-cased"
-    """A hub name, a folder, or "new": an XLNet of the size below with random weights."""
+    """A hub name, a folder, or "new": an XLNet of the size below with random weights. For `aplc train` also "words":
+    none, labels are read off the words; of the settings only `data` and `words` count then."""
     layers: int = 12
     """Blocks of a new encoder."""
     width: int = 768
@@ -85,18 +89,12 @@ class ModelConfig(EncoderConfig):
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
     """Width d_h of the hidden layer between encoder and clusters."""
-    words: int = 0
-    """Rows of a table of hashed words that is summed into the hidden layer beside the encoder: cheap, and strong on
-    rare labels. 0 for none, as the paper."""
-    activation: Literal["tanh", "none"] = "tanh"
-    """After the hidden layer."""
     hidden_dropout: float = 0.1
-    """Dropout after the hidden layer's activation."""
+    """Dropout after the hidden layer's tanh."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check("model", "hidden_width", self.hidden_width, self.hidden_width >= 1, "at least 1")
-        check("model", "words", self.words, self.words >= 0, "at least 0")
         check("model", "hidden_dropout", self.hidden_dropout, 0 <= self.hidden_dropout < 1, "in [0, 1)")
 
 
@@ -179,8 +177,6 @@ class TrainConfig(StepsConfig):
     """Learning rate of the hidden layer (eta_h)."""
     lr_clusters: float = 2e-3
     """Learning rate of the clusters (eta_a)."""
-    lr_words: float = 1e-3
-    """Learning rate of the table of words."""
     shard_encoder: bool = False
     """With several processes: spread the encoder's weights over them (FSDP), for encoders that outgrow one device."""
     shard_labels: bool = False
@@ -191,8 +187,25 @@ class TrainConfig(StepsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("train", "epochs", self.epochs, self.epochs >= 1, "at least 1")
-        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "lr_words", "patience"):
+        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "patience"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+
+
+@dataclass(kw_only=True, frozen=True)
+class WordsConfig:
+    """For `model.encoder = "words"`."""
+
+    limit: int = 32_768
+    """Words at most, those of the most documents; memory grows with their square."""
+    ridge: float = 1.0
+    """Penalty on the weights; higher suits frequent labels, lower rare ones."""
+    prune: float = 0.02
+    """Smaller weights are left out of the model."""
+
+    def __post_init__(self) -> None:
+        check("words", "limit", self.limit, self.limit >= 1, "at least 1")
+        check("words", "ridge", self.ridge, self.ridge > 0, "above 0")
+        check("words", "prune", self.prune, self.prune >= 0, "at least 0")
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -260,6 +273,7 @@ class Config(Tree):
     model: ModelConfig = field(default_factory=ModelConfig)
     clusters: ClustersConfig = field(default_factory=ClustersConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    words: WordsConfig = field(default_factory=WordsConfig)
 
 
 def preset_names(package: str = Tree.presets) -> list[str]:

@@ -102,9 +102,6 @@ class World:
         for parameter, somewhere in zip(trained, present, strict=True):
             if not somewhere:
                 continue
-            if parameter.grad is not None and parameter.grad.is_sparse:  # on every rank: each has words, or none
-                parameter.grad = self._sum_sparse(parameter.grad)
-                continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             bucket.append(parameter.grad)
@@ -112,11 +109,6 @@ class World:
                 _reduce(bucket)
                 bucket = []
         _reduce(bucket)
-
-    def _sum_sparse(self, gradient: Tensor) -> Tensor:
-        parts = self.gather((gradient._indices().cpu(), gradient._values().cpu()))
-        indices, values = (torch.cat(column, dim) for column, dim in zip(zip(*parts, strict=True), (1, 0), strict=True))
-        return torch.sparse_coo_tensor(indices, values, gradient.shape).coalesce().to(gradient.device)
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,7 @@ from aplc import __version__
 from aplc.calibration import FILE as CALIBRATION
 from aplc.calibration import Calibration, Ranking
 from aplc.card import model_card, read_evaluation, sound
-from aplc.config import Config
+from aplc.config import WORDS, Config
 from aplc.data.batches import Collator
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
@@ -28,6 +28,7 @@ from aplc.errors import ModelError
 from aplc.files import atomic_folder, atomic_path, atomic_write, is_main_process, write_json
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
+from aplc.nn.words import WordModel
 from aplc.safety import build_checked, check_depth, check_files, load_weights, read_header, read_json
 from aplc.sharding import gather_state
 from aplc.ship import onnx
@@ -126,18 +127,20 @@ class ModelFolder:
         config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
         n_labels = settings["n_labels"]
         exported = onnx.is_exported(folder)
-        # An exported model has the methods that tagging needs, and says so where training or saving is asked of it.
+        # An exported model and one of words have the methods that tagging needs, and refuse what they can't do.
         model = (
             cast(TaggingModel, onnx.load_exported(folder, settings)) if exported else _build(folder, settings, config)
         )
         labels = LabelSet.load(folder, n_labels, settings["label_set"])
         tokenizer, calibration = Tokenizer.load(folder), Calibration.load(folder)
-        body = model.encoder if exported else model.encoder.body.config
+        body = model.encoder.body.config if isinstance(model, TaggingModel) else model.encoder
         rows = int(getattr(body, "vocab_size", tokenizer.vocab_size))
         if tokenizer.vocab_size > rows:
             raise ModelError(f"{folder}: the tokenizer has {tokenizer.vocab_size:,} pieces, the encoder {rows:,}")
         if not exported:
             load_weights(model, folder / WEIGHTS)
+        if isinstance(model, WordModel):
+            model.check()
         model = model.eval().to(world().device)
         held_out = sound(settings.get("held_out"))
         return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
@@ -145,8 +148,7 @@ class ModelFolder:
     @cached_property
     def collator(self) -> Collator:
         encoder = self.model.encoder
-        size = self.config.model.words
-        hasher = WordHasher.of(self.tokenizer, size) if size else None
+        hasher = WordHasher.of(self.tokenizer) if isinstance(self.model, WordModel) else None
         return Collator(self.tokenizer.template, encoder.max_tokens, pad_left=encoder.pad_left, hash_words=hasher)
 
 
@@ -156,7 +158,9 @@ def _build(folder: Path, settings: dict[str, Any], config: Config) -> TaggingMod
     check_depth(settings["encoder"], header, folder / CONFIG)
     check_depth({name: settings[name] for name in ("cutoffs", "added")}, header, folder / CONFIG)
 
-    def build() -> TaggingModel:
+    def build() -> TaggingModel | WordModel:
+        if settings["encoder"].get("family") == WORDS:
+            return WordModel.from_config(settings["encoder"], settings["n_labels"])
         encoder = Encoder.from_config(settings["encoder"])
         cutoffs, added = tuple(settings["cutoffs"]), tuple(settings["added"])
         return TaggingModel(encoder, config, n_labels=settings["n_labels"], cutoffs=cutoffs, added=added)

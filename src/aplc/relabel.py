@@ -26,6 +26,7 @@ from aplc.decide import find_labels, unknown
 from aplc.errors import AplcError, CorpusError, ModelError
 from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
+from aplc.nn.words import WordModel
 
 MAX_OTHERS = 20_000
 """Documents without a new label that are used, drawn at random: beyond that they add time, and little else."""
@@ -47,7 +48,7 @@ def add_labels(
 
     A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded.
     """
-    _check_learns(folder)
+    check_learns(folder)
     names = list(dict.fromkeys(names))
     _check_new(folder.labels, names)
     place = {name: j for j, name in enumerate(names)}
@@ -129,9 +130,11 @@ def _own(labels: LabelSet, name: str) -> int:
     return row
 
 
-def _check_learns(folder: ModelFolder) -> None:
+def check_learns(folder: ModelFolder) -> None:
     if not isinstance(folder.model, TaggingModel):
-        raise ModelError("an exported model can't learn; change the one it was exported from, and export that again")
+        words = "a model of words learns all labels at once: train it again with the new documents"
+        exported = "an exported model can't learn; change the one it was exported from, and export that again"
+        raise ModelError(words if isinstance(folder.model, WordModel) else exported)
 
 
 def _check_new(labels: LabelSet, names: Sequence[str]) -> None:

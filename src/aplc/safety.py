@@ -31,7 +31,7 @@ LIMITS = {
 """Largest sizes, in bytes, far beyond what any model needs. Labels: by their number."""
 NAME_BYTES = 1_000
 """Bytes a label's name may have, on average."""
-DTYPES = {"F64", "F32", "F16", "BF16"}
+DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32"}
 
 Header = dict[str, tuple[int, ...]]
 """Shapes of the tensors by name."""

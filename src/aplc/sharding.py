@@ -118,9 +118,6 @@ def clip_gradients(model: nn.Module, max_norm: float) -> float:
     for name, parameter in pairs:
         gradient = parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad
         assert gradient is not None
-        if gradient.is_sparse:
-            parameter.grad = gradient.coalesce()
-            gradient = parameter.grad._values()
         own = own_rows(model, name, parameter)
         for i, part in enumerate((gradient[:own], gradient[own:]) if own else (gradient[:0], gradient)):
             if part.numel():

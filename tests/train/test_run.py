@@ -81,12 +81,9 @@ def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objectiv
         assert close.float().mean() > 0.98, name
 
 
-WORDS = ("model.words=500", "model.activation=none", "train.lr_words=1e-2")
-
-
-@pytest.mark.parametrize(("stop_at", "settings"), [(1, ()), (7, ()), (12, ()), (13, ()), (20, ()), (7, WORDS)], ids=str)
-def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at, settings):
-    settings = ("train.checkpoint_steps=5", *settings)
+@pytest.mark.parametrize("stop_at", [1, 7, 12, 13, 20])
+def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at):
+    settings = ("train.checkpoint_steps=5",)
     run(corpus, tmp_path / "whole", *settings)
     step = loop.train_step
 

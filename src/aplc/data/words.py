@@ -1,12 +1,12 @@
 """A document's words as numbers, read off its tokens.
 
 Pieces are put together to words again, without case and punctuation, and each word is hashed letter by letter, so that
-it is the same however a tokenizer has cut it. The hash modulo the size of a table is the row that stands for the word.
-No vocabulary has to be built or stored. The price: two words may share a row, rarely where the table has a few times as
-many rows as there are words.
+it is the same however a tokenizer has cut it. The hash modulo a number of rows is the row that stands for the word. So
+no word has to be stored. The price: two words may share a row, rarely where there are many more rows than words.
 """
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +20,17 @@ BEGIN = "▁Ġ"
 """SentencePiece's and byte-level BPE's marks of a piece that begins one."""
 LONGEST = 256
 """Letters of a word that count."""
+ROWS = 1 << 22
+"""Rows that words are hashed to: of 30,000 words, about a hundred share theirs."""
+_SPECIAL = re.compile(r"<.+>|\[.+\]")
+"""Pieces that stand for no text: <unk>, [SEP] and their like."""
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _POWERS = np.cumprod(np.full(LONGEST, 0x9E3779B97F4A7C15, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
 class WordHasher:
-    """Token ids to rows of a table of `size` rows."""
+    """Token ids to rows."""
 
     begins: NDArray[np.bool_]
     """For each piece, whether a word begins with it."""
@@ -34,10 +38,10 @@ class WordHasher:
     """Letters of each piece; none for one of punctuation, which ends a word."""
     hashes: NDArray[np.uint64]
     """Sum of a piece's letters, each times a power that its place asks for."""
-    size: int
+    n_rows: int = ROWS
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, size: int) -> "WordHasher":
+    def of(cls, tokenizer: Tokenizer, n_rows: int = ROWS) -> "WordHasher":
         """For the words that `tokenizer` cuts into pieces, by the marks its pieces carry."""
         pieces = [tokenizer.fast.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
         if any(piece.startswith(INSIDE) for piece in pieces):
@@ -47,10 +51,10 @@ class WordHasher:
         else:
             begins = [True] * len(pieces)
         texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
-        texts = [text if any(map(str.isalnum, text)) else "" for text in texts]
+        texts = [text if any(map(str.isalnum, text)) and not _SPECIAL.fullmatch(text) else "" for text in texts]
         letters = [np.array([ord(letter) for letter in text], dtype=np.uint64) for text in texts]
         hashes = np.array([(row * _POWERS[: len(row)]).sum(dtype=np.uint64) for row in letters], dtype=np.uint64)
-        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes, size)
+        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes, n_rows)
 
     def __call__(self, tokens: Sequence[int] | NDArray) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(rows, how often each occurs) of a document, rows rising."""
@@ -65,15 +69,8 @@ class WordHasher:
         place = before - np.repeat(before[starts], np.diff([*starts, len(ids)]))  # letters of its word before a piece
         shift = np.where(place > 0, _POWERS[np.minimum(place, LONGEST) - 1], np.uint64(1))
         words = _mix(np.add.reduceat(self.hashes[ids] * shift, starts))
-        rows, counts = np.unique(words % np.uint64(self.size), return_counts=True)
+        rows, counts = np.unique(words % np.uint64(self.n_rows), return_counts=True)
         return rows.astype(np.int64), counts.astype(np.float32)
-
-    def document_counts(self, documents: Iterable[Sequence[int] | NDArray]) -> NDArray[np.int64]:
-        """How many of the documents, given as tokens, have each row of the table."""
-        found = np.zeros(self.size, dtype=np.int64)
-        for tokens in documents:
-            found[self(tokens)[0]] += 1
-        return found
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -1,9 +1,8 @@
 """APLC-XLNet: encoder, hidden layer, label clusters.
 
     input_ids (B, T) -> encoder -> pooled_BE -> linear, tanh, dropout -> hidden_BD -> clusters -> loss, or top-k
-        words (B, W) -> table of words --------------^ where `model.words` asks for one
 
-B documents, T tokens, E encoder width, W words, D hidden width d_h.
+B documents, T tokens, E encoder width, D hidden width d_h.
 """
 
 from torch import Tensor, nn
@@ -12,7 +11,6 @@ from aplc.config import Config
 from aplc.data.batches import Batch
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.encoder import Encoder
-from aplc.nn.words import WordTable
 
 
 class TaggingModel(nn.Module):
@@ -31,8 +29,7 @@ class TaggingModel(nn.Module):
         model, clusters = config.model, config.clusters
         self.encoder = encoder
         self.hidden = nn.Linear(encoder.width, model.hidden_width)
-        self.words = WordTable(model.words, model.hidden_width) if model.words else None
-        self.activation = nn.Tanh() if model.activation == "tanh" else nn.Identity()
+        self.activation = nn.Tanh()
         self.dropout = nn.Dropout(model.hidden_dropout)
         self.clusters = LabelClusters(
             in_features=model.hidden_width,
@@ -50,10 +47,7 @@ class TaggingModel(nn.Module):
     def represent(self, batch: Batch) -> Tensor:
         """hidden_BD, what the clusters see."""
         pooled_BE = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
-        hidden_BD = self.hidden(pooled_BE)
-        if self.words is not None:
-            hidden_BD = hidden_BD + self.words(batch.words, batch.word_counts)
-        return self.dropout(self.activation(hidden_BD))
+        return self.dropout(self.activation(self.hidden(pooled_BE)))
 
     def forward(self, batch: Batch, filler: Batch | None = None) -> Tensor:
         """The loss. Of several processes, one with no documents left passes a `filler` that counts nothing.

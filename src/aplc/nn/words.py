@@ -1,36 +1,148 @@
-"""The lexical branch: a document's words, weighted by TF-IDF, summed into the hidden layer beside the encoder's state.
+"""A model of words: every label is a weighted sum of a document's words, and nothing else.
 
-An encoder reads what a text means; that a rare label goes with a rare word is easier seen from the word itself. This is
-a linear model over words, factored through the hidden layer, and costs next to nothing on a CPU.
-Its gradient is sparse: a step touches the rows of the batch's words only.
+The idea: on a CPU, and where labels have few examples, that a word occurs says more than what a small network makes of
+its sentence. So there is no encoder and no hidden layer. A document is its words, weighted by TF-IDF; the weights of a
+label come from ridge regression in closed form (`aplc.train.words`), and most of them are small enough to be left out.
+A label's curve then turns its score s into a logit, a + b s + c s^2.
+The price: word order and the meaning of unseen words are lost.
 
-Shapes: B documents, W words of the longest, D hidden width d_h.
+Shapes: B documents, W words of the longest, V words known, L labels, N weights kept.
 """
+
+from typing import Any, Self
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from aplc.config import WORDS
+from aplc.data.batches import Batch
+from aplc.errors import ModelError
+from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
-class WordTable(nn.Module):
-    """`size` rows of width `width`; see `aplc.data.words` for which row stands for a word."""
 
+class WordFeatures(nn.Module):
+    """Which words are known, and how much each counts: TF-IDF, a document's weights together of length 1."""
+
+    row: Tensor
     idf: Tensor
 
-    def __init__(self, size: int, width: int) -> None:
+    def __init__(self, n_words: int) -> None:
         super().__init__()
-        self.table = nn.EmbeddingBag(size, width, mode="sum", sparse=True)
-        self.register_buffer("idf", torch.zeros(size))
-        nn.init.normal_(self.table.weight, std=width**-0.5)  # a document's words, of norm 1 together, add up to norm 1
+        self.register_buffer("row", torch.zeros(n_words, dtype=torch.int64))
+        self.register_buffer("idf", torch.zeros(n_words))
 
-    def set_idf(self, document_counts: NDArray[np.int64], n_documents: int) -> None:
-        """Inverse document frequencies, smoothed as scikit-learn's; words of a single document are left out."""
-        idf = np.log((1 + n_documents) / (1 + document_counts)) + 1
-        self.idf.copy_(torch.from_numpy(np.where(document_counts > 1, idf, 0.0)))
+    @classmethod
+    def choose(cls, document_counts: NDArray[np.int64], n_documents: int, limit: int) -> Self:
+        """The `limit` words of the most documents, at least two; `document_counts` has a row for each hashed word."""
+        n_words = min(limit, int((document_counts > 1).sum()))
+        row = np.sort(np.argsort(-document_counts, kind="stable")[:n_words])
+        features = cls(n_words)
+        features.row.copy_(torch.from_numpy(row))
+        features.idf.copy_(torch.from_numpy(np.log((1 + n_documents) / (1 + document_counts[row])) + 1))
+        return features
 
-    def forward(self, words_BW: Tensor, counts_BW: Tensor) -> Tensor:
-        """(B, D). Where a document has fewer than W words, counts are 0."""
-        weights_BW = torch.where(counts_BW > 0, 1 + counts_BW.clamp_min(1).log(), 0) * self.idf[words_BW]
-        weights_BW = nn.functional.normalize(weights_BW, dim=1)
-        return self.table(words_BW, per_sample_weights=weights_BW.to(self.table.weight.dtype))
+    def forward(self, words_BW: Tensor, counts_BW: Tensor) -> tuple[Tensor, Tensor]:
+        """Columns (B, W) of the words, and their weights, 0 for padding and for words that are not known."""
+        column_BW = torch.searchsorted(self.row, words_BW).clamp_max(len(self.row) - 1)
+        known_BW = (self.row[column_BW] == words_BW) & (counts_BW > 0)
+        weight_BW = (1 + counts_BW.clamp_min(1).log()) * self.idf[column_BW] * known_BW
+        return column_BW, F.normalize(weight_BW, dim=1)
+
+
+class AllLabels:
+    """What the rest of the package asks of label clusters, for logits that are there already: one cluster of all."""
+
+    def __init__(self, n_labels: int) -> None:
+        self.n_labels, self.bounds = n_labels, [0, n_labels]
+        self.cutoffs: list[int] = []
+        self.added: list[Any] = []
+        self.options: dict[str, Any] = {"added": []}
+
+    def topk(self, logits_BL: Tensor, k: int, *, allowed: Tensor | None = None) -> TopK:
+        """As `LabelClusters.topk`."""
+        best = RunningTopK(len(logits_BL), min(k, self.n_labels), logits_BL.dtype, logits_BL.device)
+        best.update(sigmoid_(logits_BL.t().clone()), 0, None, allowed)
+        return TopK(best.probs_Bk, best.ids_Bk)
+
+
+class NoEncoder:
+    """What the rest of the package asks of an encoder: a model of words reads all of a text."""
+
+    pad_left, max_tokens = False, 1 << 62
+
+    def __init__(self, n_words: int, n_weights: int) -> None:
+        self.n_words, self.n_weights = n_words, n_weights
+
+    def save_config(self) -> dict[str, Any]:
+        return {"family": WORDS, "n_words": self.n_words, "n_weights": self.n_weights}
+
+
+def rising(score_BL: Tensor, curve_3L: Tensor) -> Tensor:
+    """a + b s + c s^2 up to where it rises by s; from there on straight, with a slope of 1."""
+    a_L, b_L, c_L = curve_3L
+    turn_L = (1 - b_L) / (2 * c_L)  # infinite, or no number, for a straight line
+    bent_BL = torch.where(c_L > 0, torch.maximum(score_BL, turn_L), score_BL)
+    bent_BL = torch.where(c_L < 0, torch.minimum(bent_BL, turn_L), bent_BL)
+    return a_L + (b_L + c_L * bent_BL) * bent_BL + (score_BL - bent_BL)
+
+
+class WordModel(nn.Module):
+    """In place of `TaggingModel` where `model.encoder` is "words". Not trained by gradients.
+
+    Weights are kept by word: those of word v are `weight[start[v]:start[v + 1]]`, for the labels in `label`.
+    """
+
+    start: Tensor
+    label: Tensor
+
+    def __init__(self, features: WordFeatures, n_weights: int, n_labels: int) -> None:
+        super().__init__()
+        n_words = len(features.row)
+        self.features = features
+        self.register_buffer("start", torch.zeros(n_words + 1, dtype=torch.int64))
+        self.register_buffer("label", torch.zeros(n_weights, dtype=torch.int32))
+        self.weight = nn.Parameter(torch.zeros(n_weights), requires_grad=False)
+        self.bias = nn.Parameter(torch.zeros(n_labels), requires_grad=False)
+        self.curve = nn.Parameter(torch.zeros(3, n_labels), requires_grad=False)
+        self.encoder, self.clusters = NoEncoder(n_words, n_weights), AllLabels(n_labels)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], n_labels: int) -> Self:
+        """The model of `NoEncoder.save_config`, its weights to be loaded."""
+        return cls(WordFeatures(config["n_words"]), config["n_weights"], n_labels)
+
+    def represent(self, batch: Batch) -> Tensor:
+        """logits_BL. Sums run over a document's own words in their order, so other documents change no bit."""
+        column_BW, value_BW = self.features(batch.words, batch.word_counts)
+        n_documents, n_words = column_BW.shape
+        n_labels = self.clusters.n_labels
+        first_M = self.start[column_BW].flatten()
+        size_M = (self.start[column_BW + 1].flatten() - first_M) * (value_BW.flatten() > 0)
+        word_N = torch.repeat_interleave(torch.arange(n_documents * n_words, device=size_M.device), size_M)
+        place_N = torch.arange(len(word_N), device=size_M.device) + (first_M - size_M.cumsum(0) + size_M)[word_N]
+        into_N = word_N // max(n_words, 1) * n_labels + self.label[place_N]
+        score_BL = self.bias.repeat(n_documents, 1)
+        score_BL.view(-1).index_add_(0, into_N, self.weight[place_N] * value_BW.flatten()[word_N])
+        return rising(score_BL, self.curve)
+
+    def topk(self, batch: Batch, k: int, *, allowed: Tensor | None = None) -> TopK:
+        return self.clusters.topk(self.represent(batch), k, allowed=allowed)
+
+    def probability_of(self, batch: Batch, label: int) -> Tensor:
+        return sigmoid_(self.represent(batch)[:, label].clone())
+
+    def forward(self, *_: Any) -> Tensor:
+        raise ModelError("a model of words has no gradients; train it again with all documents, it takes little time")
+
+    def check(self) -> None:
+        """Refuse a table that points outside itself, as one from a stranger may."""
+        start, label, row = self.start, self.label, self.features.row
+        if not len(row) or start[0] != 0 or start[-1] != len(label) or bool((start.diff() < 0).any()):
+            raise ModelError("the words' weights don't fit together; the model is damaged")
+        if len(label) and not 0 <= int(label.min()) <= int(label.max()) < self.clusters.n_labels:
+            raise ModelError(f"weights for label {int(label.max())}, but there are {self.clusters.n_labels:,}")
+        if bool((row.diff() <= 0).any()):
+            raise ModelError("the words' rows must rise; the model is damaged")

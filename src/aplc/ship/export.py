@@ -32,6 +32,7 @@ from aplc.files import atomic_path, atomic_write, write_json
 from aplc.folder import ModelFolder
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
+from aplc.nn.words import WordModel
 from aplc.predict import predict_rows
 from aplc.ship.onnx import CLUSTERS, ENCODER, INPUTS
 
@@ -114,9 +115,8 @@ def export(
         raise AplcError(f"--out {out}: is the model itself; give another folder")
     folder = ModelFolder.load(model)
     if not isinstance(folder.model, TaggingModel):
-        raise ModelError(f"{model}: is an exported model already; export the one that was trained")
-    if folder.model.words is not None:
-        raise ModelError(f"{model}: has a table of words (model.words), which can't be exported yet")
+        what = "one of words, which can't be exported" if isinstance(folder.model, WordModel) else "exported already"
+        raise ModelError(f"{model}: is {what}; export one with an encoder, as it was trained")
     if folder.model.encoder.long_text == "memory":
         raise ModelError(
             f"{model}: data.long_text = 'memory' carries state from segment to segment, which ONNX can't; a model with "

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Optimizer, SparseAdam
+from torch.optim import SGD, AdamW, Optimizer
 
 from aplc.config import StepsConfig, TrainConfig
 from aplc.nn.model import TaggingModel
@@ -28,17 +28,13 @@ class Optimizers:
 
     @classmethod
     def for_tagging(cls, model: TaggingModel, config: TrainConfig) -> Self:
-        """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a).
-
-        The table of words has sparse gradients, and Adam that follows them: a word's moments wait for the word.
-        """
+        """Three modules, three rates: encoder (eta_x), hidden layer (eta_h), clusters (eta_a)."""
         encoder, hidden = group(model.encoder, config.lr_encoder), group(model.hidden, config.lr_hidden)
         clusters = group(model.clusters, config.lr_clusters)
-        words = [SparseAdam([group(model.words, config.lr_words)])] if model.words is not None else []
         if config.clusters_optimizer == "sgd":
             sgd = SGD([clusters], weight_decay=config.weight_decay, fused=True)
-            return cls(adamw([encoder, hidden], config), sgd, *words)
-        return cls(adamw([encoder, hidden, clusters], config), *words)
+            return cls(adamw([encoder, hidden], config), sgd)
+        return cls(adamw([encoder, hidden, clusters], config))
 
     def zero_grad(self) -> None:
         for optimizer in self.all:
@@ -68,9 +64,7 @@ class Optimizers:
             parameter = parameters[name]
             state = owners[parameter].state.setdefault(parameter, {})
             own = cut_whole(model, name, value, parameter) if value.ndim else value
-            # Fused AdamW keeps its count of steps as a tensor on the device, SparseAdam as a number.
-            counts = isinstance(owners[parameter], SparseAdam) and not value.ndim
-            state[kind] = int(value) if counts else own.to(parameter.device)
+            state[kind] = own.to(parameter.device)  # fused AdamW keeps its count of steps on the device, too
 
 
 def adamw(groups: list[dict[str, Any]], config: StepsConfig) -> AdamW:

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aplc.config import Config, TextsConfig
+from aplc.config import WORDS, Config, TextsConfig
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
@@ -131,7 +131,7 @@ def choose_tokenizer(source: Source, config: Config | PretrainConfig, n_characte
         tokenizer = Tokenizer.load(Path(config.data.tokenizer))
         screen.say(f"tokenizer: {config.data.tokenizer}, {tokenizer.vocab_size:,} pieces")
         return tokenizer
-    if config.model.encoder != "new":
+    if config.model.encoder not in ("new", WORDS):
         tokenizer = Tokenizer.load(encoder_folder(config.model.encoder))
         screen.say(f"tokenizer: the encoder's own, {tokenizer.vocab_size:,} pieces")
         return tokenizer

@@ -13,17 +13,16 @@ import torch
 from torch import nn
 
 from aplc import __version__
-from aplc.config import Config
+from aplc.config import WORDS, Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
 from aplc.data.labels import LabelSet
-from aplc.data.words import WordHasher
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
 from aplc.files import write_json
-from aplc.folder import CONFIG, ModelFolder
+from aplc.folder import CONFIG, WEIGHTS, ModelFolder
 from aplc.nn.encoder import build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition
@@ -34,6 +33,7 @@ from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.loop import Run, fit, uses_bfloat16
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Prepared, Source, prepare
+from aplc.train.words import fit_words
 
 RUN = "run.json"
 
@@ -56,6 +56,15 @@ def train(
     }
     if started:
         refuse_changes(out, identity)
+    if config.model.encoder == WORDS:
+        if world().size > 1:
+            raise RunError("a model of words is fitted by one process; leave out torchrun")
+        if not (started and (out / WEIGHTS).is_file()):
+            write_json(out / RUN, identity | {"aplc_version": __version__})
+            fit_words(prepared, config, screen).save(out)
+        else:
+            screen.say(f"this run is finished; its model is in {out}")
+        return _calibrated(ModelFolder.load(out), prepared, out, screen)
 
     torch.manual_seed(config.train.seed)
     folder = _build(prepared, config, screen)
@@ -122,13 +131,10 @@ def _build(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
     clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
     config = replace(config, clusters=clusters)
     model = TaggingModel(encoder, config, n_labels=len(prepared.labels), cutoffs=partition.cutoffs)
-    train, rows = prepared.train, prepared.train_rows
     if config.clusters.bias:
+        train = prepared.train
         touched = partition.documents_touching(train.label_offsets, train.label_ids)
         model.clusters.init_bias(prepared.labels.counts, prepared.n_documents, touched)
-    if model.words is not None:
-        hasher = WordHasher.of(prepared.tokenizer, config.model.words)
-        model.words.set_idf(hasher.document_counts(train.row(int(i))[0] for i in rows), len(rows))
     return ModelFolder(config, model, prepared.tokenizer, prepared.labels, prepared.n_documents)
 
 

@@ -16,6 +16,7 @@ from aplc.data.formats import Document
 from aplc.distributed import world
 from aplc.errors import RunError
 from aplc.folder import ModelFolder
+from aplc.relabel import check_learns
 from aplc.sharding import clip_gradients
 from aplc.train.loop import autocast
 from aplc.train.optim import Optimizers
@@ -29,6 +30,7 @@ def update(folder: ModelFolder, documents: Sequence[Document], *, n_counted: int
 
     Labels with ids from `n_counted` on, if given, have these documents in their counts already.
     """
+    check_learns(folder)
     config, labels, device = folder.config.train, folder.labels, world().device
     truth = [labels.encode(document.labels) for document in documents]
     rows = folder.tokenizer.encode([document.text for document in documents])

@@ -8,8 +8,6 @@ from tokenizers import models, pre_tokenizers
 from aplc.data.tokenizer import Tokenizer
 from aplc.data.words import WordHasher
 
-SIZE = 1 << 20
-
 
 @pytest.fixture(scope="module")
 def unigram():
@@ -27,7 +25,7 @@ def wordpiece():
 @pytest.fixture(params=["unigram", "wordpiece"])
 def read(request):
     tokenizer = request.getfixturevalue(request.param)
-    hasher = WordHasher.of(tokenizer, SIZE)
+    hasher = WordHasher.of(tokenizer)
     return lambda text: dict(zip(*map(np.ndarray.tolist, hasher(tokenizer.encode([text])[0])), strict=True))
 
 
@@ -52,21 +50,27 @@ def test_nothing_in_nothing_out(read, text):
 
 
 def test_punctuation_and_case_make_no_other_word(unigram):
-    hasher = WordHasher.of(unigram, SIZE)
+    hasher = WordHasher.of(unigram)
     rows = [hasher(unigram.encode([text])[0])[0].tolist() for text in ("the cat sat", "the cat, sat", "cat the,sat,")]
     assert rows[0] == rows[1] == rows[2]
+
+
+def test_what_a_tokenizer_does_not_know_is_no_part_of_a_word(unigram):
+    hasher = WordHasher.of(unigram)
+    assert "<unk>" in [unigram.fast.id_to_token(i) for i in unigram.encode(["cat; mat"])[0]]
+    assert hasher(unigram.encode(["cat; mat"])[0])[0].tolist() == hasher(unigram.encode(["cat mat"])[0])[0].tolist()
 
 
 def test_a_word_is_the_same_however_it_is_cut(unigram, wordpiece):
     """The one tokenizer knows words, the other letters only."""
     texts = ["the cat sat on a mat", "end of the mats"]
     for text in texts:
-        found = [WordHasher.of(t, SIZE)(t.encode([text])[0])[0].tolist() for t in (unigram, wordpiece)]
+        found = [WordHasher.of(t)(t.encode([text])[0])[0].tolist() for t in (unigram, wordpiece)]
         assert found[0] == found[1]
     assert len(unigram.encode(texts)[0]) < len(wordpiece.encode(texts)[0])
 
 
-def test_rows_stay_inside_the_table(wordpiece):
+def test_rows_stay_below_their_number(wordpiece):
     hasher = WordHasher.of(wordpiece, 7)
     rows, counts = hasher(wordpiece.encode([" ".join(a + b for a in "abcdefgh" for b in "abcdefgh")])[0])
     assert rows.tolist() == list(range(7))

@@ -1,0 +1,113 @@
+"""What a model of words will cost: a bound, since how many words two documents share is known only when all are read.
+
+    aplc plan corpus --preset cpu
+
+The work is a Cholesky factor of the smaller of documents and words, and two triangular solves and a sparse product a
+label (`train/words.py`). Each is timed on this machine at a small size and scaled up.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import sparse
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.formats import Document
+from aplc.data.survey import survey
+from aplc.inspect import zipf_picture
+from aplc.plan import SAMPLE, duration, in_bytes
+from aplc.train.budget import fits
+from aplc.train.prepare import Source
+from aplc.train.probe import memory_at_hand, resident_bytes
+from aplc.train.words import BLOCK, FACTOR_BYTES
+
+PROBE, PROBE_LABELS = 2_048, 256
+
+
+@dataclass(frozen=True)
+class WordPlan:
+    n_documents: int
+    n_labels: int
+    size: int
+    """Rows of the matrix to factor, at most."""
+    peak: int
+    available: int
+    seconds: float
+    picture: list[str]
+
+    @property
+    def fits(self) -> bool:
+        return fits(self.peak, self.available)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "documents": self.n_documents,
+            "labels": self.n_labels,
+            "equations": self.size,
+            "memory_bytes": {"peak": self.peak, "available": self.available, "fits": self.fits},
+            "seconds": self.seconds,
+        }
+
+    def render(self) -> str:
+        verdict = "fits" if self.fits else "does not fit; lower words.limit"
+        return "\n".join(
+            [
+                f"{self.n_labels:,} labels in {self.n_documents:,} training documents",
+                *self.picture,
+                "a model of words: ridge regression in closed form, no epochs",
+                f"equations  at most {self.size:,}, the smaller of documents and words.limit",
+                f"memory     at most {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
+                f"time       at most {duration(self.seconds)} to solve, besides reading the texts",
+            ]
+        )
+
+
+def plan_words(
+    source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None
+) -> WordPlan:
+    """Plan a model of words on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
+    screen = screen or Screen(quiet=True)
+    with screen.bar("counting labels") as advance:
+        seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
+    n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
+    words_each = float(np.mean([_distinct_words(document) for document in seen.sample]))
+    # The matrix and its factor; a block's right side and solution, for words and for documents.
+    block = min(BLOCK, n_labels)
+    peak = resident_bytes() + FACTOR_BYTES * size**2 + 8 * block * (size + max(seen.n_documents, config.words.limit))
+    return WordPlan(
+        n_documents=seen.n_documents,
+        n_labels=n_labels,
+        size=size,
+        peak=peak,
+        available=memory_at_hand()[0] if memory is None else int(memory),
+        seconds=_seconds(size, n_labels, seen.n_documents * words_each),
+        picture=zipf_picture(seen.labels.counts),
+    )
+
+
+def _distinct_words(document: Document) -> int:
+    return len(set(document.text.lower().split()))
+
+
+def _seconds(size: int, n_labels: int, n_weights: float) -> float:
+    """Of a factor of `size` rows, and a solve and a product with `n_weights` entries a label, from small ones."""
+    matrix = torch.eye(PROBE) * 2
+    right = torch.ones(PROBE, PROBE_LABELS)
+    words = sparse.random_array((PROBE, PROBE), density=0.05, format="csr", dtype=np.float32, rng=0)
+    factor = _clock(lambda: torch.linalg.cholesky(matrix))
+    solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
+    product = _clock(lambda: words @ right.numpy()) / (PROBE_LABELS * words.nnz)
+    scale = size / PROBE
+    return factor * scale**3 + n_labels * (solve * scale**2 + product * n_weights)
+
+
+def _clock(work: Callable[[], object]) -> float:
+    work()
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start

@@ -1,0 +1,231 @@
+"""Fitting a model of words (`nn/words.py`): ridge regression in closed form, then what a score is worth.
+
+With X the documents' TF-IDF (N x V) and Y their labels less each label's frequency (N x L), the weights are
+
+    W = (X'X + r I)^-1 X'Y = X' (XX' + r I)^-1 Y,     r = words.ridge,
+
+whichever of the two matrices is smaller. One Cholesky factor serves all labels, which are solved for a block at a time;
+weights below `words.prune` are left out.
+
+A penalty holds a label's scores down the more the rarer it is. Ranked by them, rare labels lose. So a logistic
+regression learns how probable a label with n training documents is at a score of s,
+
+    logit = a + b s + c s^2,     a, b, c linear in log n: six numbers for all labels;
+
+labels with many documents get three of their own. It learns from the training documents themselves, each with the
+scores of the model that would have been fitted without it. These have a closed form, too: the document's fitted score
+moves away from the truth y by its leverage h,
+
+    (fitted - h y) / (1 - h),     h = x' (X'X + r I)^-1 x.
+
+bench/LOG.md has what each part is worth.
+
+Shapes: N documents, V words, L labels, C labels of a block, M documents that curves are learned from, K candidates.
+"""
+
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.batches import Collator
+from aplc.data.tokens import TokenCache
+from aplc.data.words import WordHasher
+from aplc.errors import CorpusError, RunError
+from aplc.folder import ModelFolder
+from aplc.nn.model import TaggingModel
+from aplc.nn.words import WordFeatures, WordModel
+from aplc.train.prepare import Prepared
+from aplc.train.probe import memory_at_hand
+
+BLOCK = 1_024
+"""Labels solved for, and documents read, at a time."""
+FACTOR_BYTES = 8
+"""Memory for each element of the matrix: itself and its factor."""
+LEARN_FROM = 8_192
+"""Documents that curves are learned from."""
+CANDIDATES = 50
+"""Labels of each of them, the best ones."""
+OWN_CURVE, LEAST_HITS = 200, 50
+"""A label has a curve of its own with so many hits among them; with fewer hits in all, curves are `PLAIN`."""
+PLAIN = (-5.0, 10.0, 0.0)
+"""The order of scores, and 0.5 where a score is."""
+
+Floats = NDArray[np.floating]
+
+
+def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
+    """The model of words for the training rows."""
+    train, rows, n_labels = prepared.train, prepared.train_rows, len(prepared.labels)
+    hasher = WordHasher.of(prepared.tokenizer)
+    counts = np.zeros(hasher.n_rows, dtype=np.int64)
+    with screen.bar("counting words", len(rows)) as advance:
+        for i in rows:
+            counts[hasher(train.row(int(i))[0])[0]] += 1
+            advance(1)
+    features = WordFeatures.choose(counts, len(rows), config.words.limit)
+    if not len(features.row):
+        raise CorpusError("no word occurs in two training documents; a model of words has nothing to learn from")
+    collate = Collator(prepared.tokenizer.template, 0, hash_words=hasher)
+    x_NV, y_NL = read_matrices(train, rows, collate, features, n_labels)
+    screen.say(
+        f"words: {x_NV.shape[1]:,} of two and more documents, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
+        f"ridge regression of {n_labels:,} labels on {min(x_NV.shape):,} {_smaller(x_NV)}"
+    )
+    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
+    weight_VL, mean_L, curves = solve(
+        x_NV, y_NL, learn_from, ridge=config.words.ridge, prune=config.words.prune, screen=screen
+    )
+    curve_L3 = curves.finish(np.log(prepared.labels.counts))
+    screen.say(
+        f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
+        f"{len(curves.own):,} labels have curves of their own"
+    )
+    model = WordModel(features, weight_VL.nnz, n_labels)
+    model.start.copy_(torch.from_numpy(weight_VL.indptr.astype(np.int64)))
+    model.label.copy_(torch.from_numpy(weight_VL.indices.astype(np.int32)))
+    model.weight.data.copy_(torch.from_numpy(weight_VL.data))
+    model.bias.data.copy_(torch.from_numpy(mean_L))
+    model.curve.data.copy_(torch.from_numpy(curve_L3.T))
+    return ModelFolder(config, cast(TaggingModel, model), prepared.tokenizer, prepared.labels, prepared.n_documents)
+
+
+def read_matrices(
+    cache: TokenCache, rows: NDArray[np.int64], collate: Collator, features: WordFeatures, n_labels: int
+) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """X (N x V) and Y (N x L, ones) of some rows of a cache."""
+    x_parts, y_parts = [], []
+    for start in range(0, len(rows), BLOCK):
+        tokens, labels = zip(*(cache.row(int(i)) for i in rows[start : start + BLOCK]), strict=True)
+        batch = collate(tokens, labels)
+        column_BW, value_BW = (x.numpy() for x in features(batch.words, batch.word_counts))
+        known_BW = value_BW > 0
+        ends = np.cumsum([0, *known_BW.sum(1)])
+        shape = (len(tokens), len(features.row))
+        x_parts.append(sparse.csr_array((value_BW[known_BW], column_BW[known_BW], ends), shape=shape))
+        own = [np.unique(ids) for ids in labels]
+        ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
+        y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(tokens), n_labels)))
+    return sparse.vstack(x_parts, format="csr"), sparse.vstack(y_parts, format="csr")
+
+
+def solve(
+    x_NV: sparse.csr_array,
+    y_NL: sparse.csr_array,
+    learn_from: NDArray[np.int64],
+    *,
+    ridge: float,
+    prune: float,
+    screen: Screen,
+) -> tuple[sparse.csr_array, Floats, "Curves"]:
+    """Weights (V x L) without the small ones, each label's share of the documents (L,), and the curves' material."""
+    n_documents, n_labels = y_NL.shape
+    size, by_document = min(x_NV.shape), _smaller(x_NV) == "documents"
+    available, _ = memory_at_hand()
+    if (need := FACTOR_BYTES * size**2) > available:
+        raise RunError(
+            f"ridge regression on {size:,} {_smaller(x_NV)} needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are "
+            f"free; use fewer words, e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
+        )
+    mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
+    x_VN, y_NL, x_MV = x_NV.T.tocsr(), y_NL.tocsc(), x_NV[learn_from]
+    curves, columns = Curves(len(learn_from)), []
+    with screen.bar("solving", n_labels, unit="labels") as advance:
+        factor = _factor(*((x_NV, x_VN) if by_document else (x_VN, x_NV)), ridge)
+        leverage_M = _leverages(factor, x_MV, learn_from if by_document else None, ridge)
+        for start in range(0, n_labels, BLOCK):
+            block = slice(start, min(start + BLOCK, n_labels))
+            y_NC = y_NL[:, block].toarray() - mean_L[block]
+            weight_VC = x_VN @ _solve(factor, y_NC) if by_document else _solve(factor, x_VN @ y_NC)
+            score_MC = left_out(x_MV @ weight_VC, y_NC[learn_from], leverage_M) + mean_L[block]
+            curves.add(start, score_MC, y_NC[learn_from] > 0)
+            weight_VC[np.abs(weight_VC) < prune] = 0
+            columns.append(sparse.csc_array(weight_VC))
+            advance(y_NC.shape[1])
+    return sparse.hstack(columns, format="csr"), mean_L, curves
+
+
+def left_out(fitted_MC: Floats, y_MC: Floats, leverage_M: Floats) -> Floats:
+    """Each document's scores by the model that was fitted without it."""
+    return (fitted_MC - leverage_M[:, None] * y_MC) / (1 - leverage_M[:, None])
+
+
+def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, ridge: float) -> Tensor:
+    """The Cholesky factor of X X' + r I, (S, S); in blocks, because as a sparse matrix the product is larger."""
+    size = x_SR.shape[0]
+    gram = torch.empty(size, size)
+    for start in range(0, size, BLOCK):
+        gram[start : start + BLOCK] = torch.from_numpy((x_SR[start : start + BLOCK] @ x_RS).toarray())
+    gram.diagonal().add_(ridge)
+    return torch.linalg.cholesky(gram)
+
+
+def _leverages(factor: Tensor, x_MV: sparse.csr_array, place_M: NDArray[np.int64] | None, ridge: float) -> Floats:
+    """h of some documents: x' (X'X + r I)^-1 x; or, at places of XX', 1 - r (XX' + r I)^-1 on the diagonal."""
+    parts = []
+    for start in range(0, x_MV.shape[0], BLOCK):
+        if place_M is None:
+            x_BV = x_MV[start : start + BLOCK].toarray()
+            parts.append((x_BV * _solve(factor, x_BV.T).T).sum(1))
+        else:
+            place_B = place_M[start : start + BLOCK]
+            unit_NB = np.zeros((len(factor), len(place_B)), dtype=np.float32)
+            unit_NB[place_B, np.arange(len(place_B))] = 1
+            parts.append(1 - ridge * _solve(factor, unit_NB)[place_B, np.arange(len(place_B))])
+    return np.minimum(np.concatenate(parts), 0.999).astype(np.float32)
+
+
+def _solve(factor: Tensor, right: Floats) -> Floats:
+    return torch.cholesky_solve(torch.from_numpy(np.ascontiguousarray(right)), factor).numpy()
+
+
+def _smaller(x_NV: sparse.csr_array) -> str:
+    return "documents" if x_NV.shape[0] <= x_NV.shape[1] else "words"
+
+
+class Curves:
+    """Learns what scores are worth from those of M documents, a block of labels at a time."""
+
+    def __init__(self, n_documents: int) -> None:
+        self.own: dict[int, Floats] = {}
+        """Labels with a curve of their own."""
+        self.score_MK = np.full((n_documents, CANDIDATES), -np.inf, dtype=np.float32)
+        self.label_MK = np.zeros((n_documents, CANDIDATES), dtype=np.int64)
+        self.hit_MK = np.zeros((n_documents, CANDIDATES), dtype=bool)
+
+    def add(self, start: int, score_MC: Floats, hit_MC: NDArray[np.bool_]) -> None:
+        """Take in labels `start`, `start + 1`, ...: their scores, and whether documents have them."""
+        for j in np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE):
+            s, hit = score_MC[:, j], hit_MC[:, j]
+            if not hit.all():
+                self.own[start + int(j)] = _regress(np.stack([s, s**2], 1), hit)
+        labels_MC = np.broadcast_to(start + np.arange(score_MC.shape[1]), score_MC.shape)
+        scores = np.concatenate([self.score_MK, score_MC], 1)
+        best_MK = np.argpartition(-scores, CANDIDATES - 1, axis=1)[:, :CANDIDATES]
+        self.score_MK = np.take_along_axis(scores, best_MK, 1)
+        self.label_MK = np.take_along_axis(np.concatenate([self.label_MK, labels_MC], 1), best_MK, 1)
+        self.hit_MK = np.take_along_axis(np.concatenate([self.hit_MK, hit_MC], 1), best_MK, 1)
+
+    def finish(self, log_n_L: NDArray[np.float64]) -> Floats:
+        """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
+        found = np.isfinite(self.score_MK) & ~np.isin(self.label_MK, list(self.own))
+        s, log_n, hit = self.score_MK[found], log_n_L[self.label_MK[found]], self.hit_MK[found]
+        if min(hit.sum(), (~hit).sum()) < LEAST_HITS:
+            return np.tile(np.array(PLAIN, dtype=np.float32), (len(log_n_L), 1))
+        a0, a1, b0, b1, c0, c1 = _regress(np.stack([log_n, s, log_n * s, s**2, log_n * s**2], 1), hit)
+        curve_L3 = np.stack([a0 + a1 * log_n_L, b0 + b1 * log_n_L, c0 + c1 * log_n_L], 1).astype(np.float32)
+        for label, curve in self.own.items():
+            curve_L3[label] = curve
+        return curve_L3
+
+
+def _regress(x: NDArray, hit: NDArray[np.bool_]) -> Floats:
+    """Intercept and coefficients of a logistic regression, (1 + columns,)."""
+    learned = LogisticRegression(C=100.0, max_iter=1_000).fit(x, hit)
+    return np.concatenate([learned.intercept_, learned.coef_[0]]).astype(np.float32)

@@ -1,0 +1,199 @@
+"""Guards the closed form of models of words, the scale that makes labels fair, and the commands on such a model."""
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+from scipy import sparse
+
+from aplc import Tagger
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.corpus import Corpus
+from aplc.errors import AplcError, ModelError, RunError
+from aplc.evaluate.run import evaluate
+from aplc.folder import ModelFolder
+from aplc.plan_words import plan_words
+from aplc.relabel import retire_labels
+from aplc.ship.explain import explain
+from aplc.train import words
+from aplc.train.prepare import Source
+from aplc.train.run import train
+from aplc.train.words import PLAIN, Curves, solve
+from conftest import Recorder
+from reference import ridge_weights
+
+CONFIG = Config.from_preset("cpu").with_settings(["data.vocab_size=200", "data.validation=0.2"])
+
+
+def fit(corpus, out, **options):
+    return train(Source.from_corpus(Corpus.open(corpus)), CONFIG, out, **options)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("words") / "model"
+    fit(corpus, out)
+    return out
+
+
+QUIET = Screen(quiet=True)
+
+
+def draw(n, v, n_labels=10):
+    rng = np.random.default_rng(n)
+    x = sparse.random_array((n, v), density=0.3, rng=rng, format="csr", dtype=np.float32)
+    return x, (rng.random((n, n_labels)) < 0.3).astype(np.float32)
+
+
+@pytest.mark.parametrize(("n", "v"), [(20, 50), (50, 20), (30, 30)])
+@pytest.mark.parametrize("block", [3, 1_024])
+def test_weights_are_the_closed_form(monkeypatch, n, v, block):
+    """Fewer documents than words, or more: two ways to the same weights."""
+    monkeypatch.setattr(words, "BLOCK", block)
+    x, y = draw(n, v)
+    expected, mean = ridge_weights(x.toarray().astype(np.float64), y.astype(np.float64), 0.7)
+    found, found_mean, _ = solve(x, sparse.csr_array(y), np.arange(n), ridge=0.7, prune=0.0, screen=QUIET)
+    assert np.allclose(found.toarray(), expected, atol=1e-5)
+    assert np.allclose(found_mean, mean)
+    pruned, _, _ = solve(x, sparse.csr_array(y), np.arange(n), ridge=0.7, prune=0.1, screen=QUIET)
+    assert 0 < pruned.nnz < found.nnz
+    assert np.allclose(pruned.toarray(), np.where(np.abs(expected) >= 0.1, expected, 0), atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "v"), [(20, 50), (50, 20)])
+@pytest.mark.parametrize("block", [3, 1_024])
+def test_left_out_scores_are_those_of_a_model_without_the_document(monkeypatch, n, v, block):
+    monkeypatch.setattr(words, "BLOCK", block)
+    x, y = draw(n, v)
+    chosen = np.array([1, 4, 5, 11])
+    _, mean, curves = solve(x, sparse.csr_array(y), chosen, ridge=0.7, prune=0.0, screen=QUIET)
+    dense, centered = x.toarray().astype(np.float64), y - y.mean(0)
+    for m, i in enumerate(chosen):
+        rest = np.arange(n) != i
+        gram = dense[rest].T @ dense[rest] + 0.7 * np.eye(v)
+        expected = dense[i] @ np.linalg.solve(gram, dense[rest].T @ centered[rest]) + mean
+        kept = np.isfinite(curves.score_MK[m])
+        assert sorted(curves.label_MK[m, kept]) == list(range(10))
+        assert np.allclose(curves.score_MK[m, kept], expected[curves.label_MK[m, kept]], atol=1e-4)
+        assert (curves.hit_MK[m, kept] == y[i, curves.label_MK[m, kept]]).all()
+
+
+def test_more_than_the_memory_is_refused_with_a_cure(monkeypatch):
+    monkeypatch.setattr(words, "memory_at_hand", lambda: (1_000, "a little"))
+    x = sparse.csr_array(np.eye(30, dtype=np.float32))
+    with pytest.raises(RunError, match=r"words\.limit=7"):
+        solve(x, x, np.arange(3), ridge=1.0, prune=0.0, screen=QUIET)
+
+
+def test_curves_are_learned(monkeypatch):
+    """Labels are right with the probability that their score stands for; frequent ones have other curves than rare."""
+    monkeypatch.setattr(words, "OWN_CURVE", 2_500)
+    rng = np.random.default_rng(0)
+    log_n = np.log(np.linspace(2_000, 2, 40))
+    true_L3 = np.stack([-3 - 0.2 * log_n, 6 - 0.5 * log_n, 1 + 0.1 * log_n], 1)
+    true_L3[7] = 0.3, 2.0, 1.0
+    scores = rng.random((4_000, 40)).astype(np.float32)
+    logits = true_L3[:, 0] + true_L3[:, 1] * scores + true_L3[:, 2] * scores**2
+    hits = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    curves = Curves(len(scores))
+    for start in (0, 15, 30):
+        curves.add(start, scores[:, start : start + 15], hits[:, start : start + 15])
+    found = curves.finish(log_n)
+    assert list(curves.own) == [7]
+    expected = 1 / (1 + np.exp(-logits))
+    learned = 1 / (1 + np.exp(-(found[:, 0] + found[:, 1] * scores + found[:, 2] * scores**2)))
+    assert np.abs(learned - expected).max() < 0.05
+
+
+def test_the_best_candidates_are_kept(monkeypatch):
+    monkeypatch.setattr(words, "CANDIDATES", 3)
+    curves = Curves(1)
+    for start, scores in [(0, [0.1, 0.9]), (2, [0.5]), (3, [0.2, 0.7, 0.0])]:
+        curves.add(start, np.float32([scores]), np.zeros((1, len(scores)), dtype=bool))
+    assert sorted(curves.label_MK[0]) == [1, 2, 4]
+
+
+def test_too_few_hits_leave_the_order_of_scores():
+    curves = Curves(2)
+    curves.add(0, np.float32([[0.1, 0.9], [0.3, 0.2]]), np.array([[False, True], [True, False]]))
+    assert curves.finish(np.zeros(2)).tolist() == [list(PLAIN)] * 2
+
+
+def test_learns_and_is_the_same_after_loading(trained, corpus):
+    found = evaluate(ModelFolder.load(trained), Corpus.open(corpus).documents("test"))
+    assert found.metrics.result()["P@1"] > 0.9
+    tagger = Tagger.from_pretrained(trained)
+    assert tagger.predict("bread and cheese and soup", top_k=1)[0][0] == "food"
+    alone, together = tagger.predict("a dog barks"), tagger.predict(["a dog barks", "rain", ""])
+    assert alone == together[0]
+
+
+def test_same_corpus_same_weights(trained, corpus, tmp_path):
+    fit(corpus, tmp_path / "again")
+    for name, tensor in load_file(trained / "model.safetensors").items():
+        assert tensor.equal(load_file(tmp_path / "again" / "model.safetensors")[name]), name
+
+
+def test_resume_of_a_finished_run_says_so_and_of_a_begun_one_fits(trained, corpus, tmp_path):
+    screen = Recorder()
+    fit(corpus, trained, resume=True, screen=screen)
+    assert "finished" in screen.text
+    with pytest.raises(RunError, match="--resume"):
+        fit(corpus, trained)
+    fit(corpus, tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    fit(corpus, tmp_path / "m", resume=True)
+    assert Tagger.from_pretrained(tmp_path / "m").predict("violin opera", top_k=1)[0][0] == "music, classical"
+
+
+def test_what_needs_a_network_is_refused(trained):
+    tagger = Tagger.from_pretrained(trained)
+    for label in ("animals", "a new one"):
+        with pytest.raises(AplcError, match="train it again"):
+            tagger.partial_fit(["a dog"], [[label]])
+
+
+def test_labels_are_retired_and_words_explained(trained):
+    folder = ModelFolder.load(trained)
+    effects = {p.start: p.effect for p in explain(folder, "soup, wheel and rain", "food").parts}
+    assert effects[0] > 0 > effects[6]
+    tagger = Tagger()
+    tagger._folder = retire_labels(folder, ["food"])
+    assert "food" not in [name for name, _ in tagger.predict("bread soup", top_k=6)]
+
+
+def test_damage_is_refused(trained, tmp_path):
+    for file in trained.iterdir():
+        if file.is_file():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    state = load_file(tmp_path / "model.safetensors")
+    state["label"][0] = 77
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="label 77"):
+        ModelFolder.load(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["encoder"]["n_words"] = 10**12
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="asks for"):
+        ModelFolder.load(tmp_path)
+
+
+def test_a_corpus_without_common_words_is_refused(tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(f'{{"text": "w{i}x", "labels": ["a"]}}\n' for i in range(9)))
+    with pytest.raises(AplcError, match="two training documents"):
+        train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
+
+
+def test_plan_is_a_bound_and_says_what_does_not_fit(corpus):
+    source = Source.from_corpus(Corpus.open(corpus))
+    planned = plan_words(source, CONFIG)
+    assert (planned.n_documents, planned.n_labels, planned.size) == (200, 6, 200)
+    assert planned.fits
+    assert 0 < planned.seconds < 60
+    few = plan_words(source, CONFIG.with_settings(["words.limit=50"]), memory=1_000)
+    assert few.size == 50
+    assert not few.fits
+    assert "lower words.limit" in few.render()
+    assert few.to_dict()["memory_bytes"]["available"] == 1_000
