@@ -31,7 +31,9 @@ LIMITS = {
 """Largest sizes, in bytes, far beyond what any model needs. Labels: by their number."""
 NAME_BYTES = 1_000
 """Bytes a label's name may have, on average."""
-DTYPES = {"F64", "F32", "F16", "BF16", "I64", "I32"}
+DTYPES = {"F64", "F32", "F16", "BF16"}
+INTEGERS = {"features.row": "I64", "start": "I64", "label": "I32"}
+"""Tensors of a model of words that are no weights."""
 
 Header = dict[str, tuple[int, ...]]
 """Shapes of the tensors by name."""
@@ -72,9 +74,10 @@ def read_header(path: Path) -> Header:
             header = {}
             for name in file.keys():  # noqa: SIM118
                 part = file.get_slice(name)
-                if part.get_dtype() not in DTYPES:
+                expected = {INTEGERS[name]} if name in INTEGERS else DTYPES
+                if part.get_dtype() not in expected:
                     raise ModelError(
-                        f"{path}: {name} is of type {part.get_dtype()}, expected {', '.join(sorted(DTYPES))}"
+                        f"{path}: {name} is of type {part.get_dtype()}, expected {', '.join(sorted(expected))}"
                     )
                 header[name] = tuple(part.get_shape())
             return header

@@ -272,7 +272,7 @@ def test_presets_are_sizes_of_pretraining_alone():
     ("setting", "message"),
     [
         ("objective.one_in=1", "at least 2"),
-        ("data.max_length=1", "at least 2"),
+        ("data.max_length=1", "at least 3"),
         ("train.accumulate=99", "at most train.batch_size"),
         ("model.heads=5", "a divisor of model.width"),
         ("train.epochs=3", "no such setting"),

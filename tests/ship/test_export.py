@@ -98,10 +98,9 @@ def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     with pytest.raises(ModelError, match="copy its folder"):
         Tagger.from_pretrained(out).save_pretrained(tmp_path / "copy")
-    with pytest.raises(ModelError, match="can't be trained"):
-        Tagger.from_pretrained(out).partial_fit(["cat"], [["animals"]])
-    with pytest.raises(ModelError, match="can't learn"):
-        Tagger.from_pretrained(out).partial_fit(["cat"], [["something new"]])
+    for label in ("animals", "something new"):
+        with pytest.raises(ModelError, match="can't learn"):
+            Tagger.from_pretrained(out).partial_fit(["cat"], [[label]])
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])

@@ -153,9 +153,6 @@ class OnnxModel(nn.Module):
     def state_dict(self, *_: Any, **__: Any) -> Any:
         raise ModelError("an exported model has no weights to save; copy its folder instead")
 
-    def __deepcopy__(self, _: Any) -> Any:
-        return self.forward()
-
     def to(self, *_: Any, **__: Any) -> "OnnxModel":
         return self  # onnxruntime runs it, on the CPU
 
