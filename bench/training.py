@@ -2,7 +2,7 @@
 
     python bench/training.py                            # everything, about five minutes on two quiet cores
     python bench/training.py --labels 1000 100000       # other label counts
-    python bench/training.py --svg docs/training-scale.svg
+    python bench/training.py --svg docs/pictures/training-scale.svg
     python bench/training.py --cpu-time                 # on a machine that others use, too
 
 The model is an XLNet of 4 layers x 256 with random weights, a hidden layer and an output layer. `aplc` trains it as
