@@ -2,8 +2,9 @@
 
     aplc plan corpus --preset cpu
 
-The work is a Cholesky factor of the smaller of documents and words, and two triangular solves and a sparse product a
-label (`train/words.py`). Each is timed on this machine at a small size and scaled up.
+The work is a Cholesky factor of the smaller of documents and words, and two triangular solves and a sparse product for
+every label and every document that curves are learned from (`train/words.py`). Each is timed on this machine at a small
+size and scaled up.
 """
 
 import time
@@ -24,7 +25,7 @@ from aplc.plan import SAMPLE, duration, in_bytes
 from aplc.train.budget import fits
 from aplc.train.prepare import Source
 from aplc.train.probe import memory_at_hand, resident_bytes
-from aplc.train.words import BLOCK, FACTOR_BYTES
+from aplc.train.words import BLOCK, CANDIDATES, FACTOR_BYTES, LEARN_FROM
 
 PROBE, PROBE_LABELS = 2_048, 256
 
@@ -76,16 +77,17 @@ def plan_words(
         seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
     words_each = float(np.mean([_distinct_words(document) for document in seen.sample]))
-    # The matrix and its factor; a block's right side and solution, for words and for documents.
-    block = min(BLOCK, n_labels)
-    peak = resident_bytes() + FACTOR_BYTES * size**2 + 8 * block * (size + max(seen.n_documents, config.words.limit))
+    # The matrix and its factor; a block's right side and solution, for words and for documents; the curves' candidates.
+    block, learned = min(BLOCK, n_labels), min(LEARN_FROM, seen.n_documents)
+    blocks = 8 * block * (size + max(seen.n_documents, config.words.limit)) + 26 * learned * (block + CANDIDATES)
+    peak = resident_bytes() + FACTOR_BYTES * size**2 + blocks
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
         size=size,
         peak=peak,
         available=memory_at_hand()[0] if memory is None else int(memory),
-        seconds=_seconds(size, n_labels, seen.n_documents * words_each),
+        seconds=_seconds(size, n_labels + learned, seen.n_documents * words_each),
         picture=zipf_picture(seen.labels.counts),
     )
 
@@ -94,8 +96,8 @@ def _distinct_words(document: Document) -> int:
     return len(set(document.text.lower().split()))
 
 
-def _seconds(size: int, n_labels: int, n_weights: float) -> float:
-    """Of a factor of `size` rows, and a solve and a product with `n_weights` entries a label, from small ones."""
+def _seconds(size: int, n_sides: int, n_weights: float) -> float:
+    """Of a factor of `size` rows, and a solve and a product with `n_weights` entries a right side, from small ones."""
     matrix = torch.eye(PROBE) * 2
     right = torch.ones(PROBE, PROBE_LABELS)
     words = sparse.random_array((PROBE, PROBE), density=0.05, format="csr", dtype=np.float32, rng=0)
@@ -103,7 +105,7 @@ def _seconds(size: int, n_labels: int, n_weights: float) -> float:
     solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
     product = _clock(lambda: words @ right.numpy()) / (PROBE_LABELS * words.nnz)
     scale = size / PROBE
-    return factor * scale**3 + n_labels * (solve * scale**2 + product * n_weights)
+    return factor * scale**3 + n_sides * (solve * scale**2 + product * n_weights)
 
 
 def _clock(work: Callable[[], object]) -> float:
