@@ -129,3 +129,8 @@ def test_mean_and_spread():
     assert row.mean("P@1") == 81
     assert row.spread("P@1") == pytest.approx(2**0.5)
     assert Row("2", {"P@1": [80.0]}).spread("P@1") == 0
+
+
+def test_a_model_without_clusters_is_refused(corpus, tmp_path):
+    with pytest.raises(RunError, match="no clusters"):
+        ablate("clusters", Corpus.open(corpus), Config.from_preset("cpu"), tmp_path, seeds=1, screen=Screen(quiet=True))

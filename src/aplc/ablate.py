@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from aplc.config import Config
+from aplc.config import WORDS, Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import CorpusError, RunError
@@ -90,6 +90,8 @@ def ablate(study: Study, corpus: Corpus, config: Config, out: Path, *, seeds: in
         raise CorpusError(
             f"{corpus.path}: a single file has no test part; make a folder with train.jsonl and test.jsonl"
         )
+    if config.model.encoder == WORDS:
+        raise RunError("a model of words has no clusters to compare; choose a preset with an encoder")
     corpus.file("test")  # before an hour of training, not after it
     plan = cells(study, out, seeds)
     done: list[tuple[Cell, dict[str, float]]] = []

@@ -62,7 +62,7 @@ and gaps the training labels have. {reads}
 """
 
 _NETWORK = "APLC-XLNet (Ye et al., ICML 2020): an encoder, a hidden layer, and label clusters"
-_WORDS = "A model of words: ridge regression on TF-IDF, with labels scaled by their frequency"
+_WORDS = "A model of words: ridge regression on TF-IDF, and curves from scores to probabilities"
 _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "read in windows that are averaged"}
 
 
@@ -118,7 +118,7 @@ def _metrics(held_out: Mapping[str, Any] | None, evaluation: Mapping[str, Any] |
         where = f"On {evaluation['documents']:,} documents of the {evaluation.get('part', 'test')} part"
         parts.append(_table(f"{where} (label-set version {version})", evaluation["metrics"], evaluation["bands"]))
     if held_out:
-        where = f"On {held_out['documents']:,} documents held out of training, which also chose the best epoch"
+        where = f"On {held_out['documents']:,} documents held out of training"
         parts.append(_table(where, held_out["metrics"], held_out["bands"]))
     return "\n\n".join(parts) or "Not measured: no documents were held out, and no evaluation is saved here."
 
@@ -139,7 +139,7 @@ def _table(where: str, metrics: Mapping[str, float], bands: Sequence[Mapping[str
 
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
-        return "Probabilities are the network's own, not calibrated."
+        return "Probabilities are the model's own, not calibrated."
     return (
         f"Probabilities are calibrated on {calibration.n_documents:,} held-out documents, cluster by cluster "
         f"(isotonic), so that `threshold` and `precision` can be used: `tagger.predict(text, precision=0.8)`."

@@ -62,7 +62,7 @@ class EncoderConfig:
 
     encoder: str = "xlnet-base-cased"
     """A hub name, a folder, or "new": an XLNet of the size below with random weights. For `aplc train` also "words":
-    none, labels are read off the words; of the settings only `data` and `words` count then."""
+    none, labels are read off the words, and the settings of `model`, `clusters` and `train` but the seed do nothing."""
     layers: int = 12
     """Blocks of a new encoder."""
     width: int = 768

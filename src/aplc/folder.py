@@ -140,10 +140,11 @@ class ModelFolder:
         if not exported:
             load_weights(model, folder / WEIGHTS)
         if isinstance(model, WordModel):
-            model.check()
-        model = model.eval().to(world().device)
+            model.check()  # and left on the CPU: there its sums are always the same
+        else:
+            model = model.to(world().device)
         held_out = sound(settings.get("held_out"))
-        return cls(config, model, tokenizer, labels, settings["n_documents"], calibration, held_out)
+        return cls(config, model.eval(), tokenizer, labels, settings["n_documents"], calibration, held_out)
 
     @cached_property
     def collator(self) -> Collator:

@@ -1,4 +1,4 @@
-"""What a model of words will cost: a bound, since how many words two documents share is known only when all are read.
+"""What a model of words will cost, if it has `words.limit` words: how many there are is known only when all are read.
 
     aplc plan corpus --preset cpu
 
@@ -24,7 +24,7 @@ from aplc.inspect import zipf_picture
 from aplc.plan import SAMPLE, duration, in_bytes
 from aplc.train.budget import fits
 from aplc.train.prepare import Source
-from aplc.train.probe import memory_at_hand, resident_bytes
+from aplc.train.probe import memory_free, resident_bytes
 from aplc.train.words import BLOCK, CANDIDATES, FACTOR_BYTES, LEARN_FROM
 
 PROBE, PROBE_LABELS = 2_048, 256
@@ -62,8 +62,8 @@ class WordPlan:
                 *self.picture,
                 "a model of words: ridge regression in closed form, no epochs",
                 f"equations  at most {self.size:,}, the smaller of documents and words.limit",
-                f"memory     at most {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
-                f"time       at most {duration(self.seconds)} to solve, besides reading the texts",
+                f"memory     about {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
+                f"time       about {duration(self.seconds)} to solve, besides reading the texts",
             ]
         )
 
@@ -76,18 +76,17 @@ def plan_words(
     with screen.bar("counting labels") as advance:
         seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
-    words_each = float(np.mean([_distinct_words(document) for document in seen.sample]))
-    # The matrix and its factor; a block's right side and solution, for words and for documents; the curves' candidates.
+    entries = seen.n_documents * float(np.mean([_distinct_words(document) for document in seen.sample]))
     block, learned = min(BLOCK, n_labels), min(LEARN_FROM, seen.n_documents)
-    blocks = 8 * block * (size + max(seen.n_documents, config.words.limit)) + 26 * learned * (block + CANDIDATES)
-    peak = resident_bytes() + FACTOR_BYTES * size**2 + blocks
+    peak = resident_bytes() + FACTOR_BYTES * size**2 + 24 * round(entries)  # the matrix and its factor; documents
+    peak += 8 * block * (size + config.words.limit) + 26 * learned * (block + CANDIDATES)  # a block; the curves'
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
         size=size,
         peak=peak,
-        available=memory_at_hand()[0] if memory is None else int(memory),
-        seconds=_seconds(size, n_labels + learned, seen.n_documents * words_each),
+        available=memory_free() + resident_bytes() if memory is None else int(memory),
+        seconds=_seconds(size, n_labels + learned, entries if size == seen.n_documents else 0),
         picture=zipf_picture(seen.labels.counts),
     )
 

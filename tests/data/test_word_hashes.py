@@ -61,6 +61,14 @@ def test_what_a_tokenizer_does_not_know_is_no_part_of_a_word(unigram):
     assert hasher(unigram.encode(["cat; mat"])[0])[0].tolist() == hasher(unigram.encode(["cat mat"])[0])[0].tolist()
 
 
+def test_signs_of_the_text_are_no_marks(unigram):
+    """A piece ## of headlines in a corpus does not make the tokenizer one of WordPiece's kind."""
+    texts = ["## the cat sat on a mat, the end of the cats and mats"] * 20
+    other = Tokenizer.train(texts, 60)
+    found = [WordHasher.of(t)(t.encode(["the cats on mats"])[0])[0].tolist() for t in (unigram, other)]
+    assert found[0] == found[1]
+
+
 def test_a_word_is_the_same_however_it_is_cut(unigram, wordpiece):
     """The one tokenizer knows words, the other letters only."""
     texts = ["the cat sat on a mat", "end of the mats"]

@@ -1,4 +1,4 @@
-"""Guards the closed form of models of words, the scale that makes labels fair, and the commands on such a model."""
+"""Guards the closed form of models of words, the curves that make labels fair, and the commands on such a model."""
 
 import json
 
@@ -81,7 +81,7 @@ def test_left_out_scores_are_those_of_a_model_without_the_document(monkeypatch, 
 
 
 def test_more_than_the_memory_is_refused_with_a_cure(monkeypatch):
-    monkeypatch.setattr(words, "memory_at_hand", lambda: (1_000, "a little"))
+    monkeypatch.setattr(words, "memory_free", lambda: 1_000)
     x = sparse.csr_array(np.eye(30, dtype=np.float32))
     with pytest.raises(RunError, match=r"words\.limit=7"):
         solve(x, x, np.arange(3), ridge=1.0, prune=0.0, screen=QUIET)
@@ -113,6 +113,24 @@ def test_the_best_candidates_are_kept(monkeypatch):
     for start, scores in [(0, [0.1, 0.9]), (2, [0.5]), (3, [0.2, 0.7, 0.0])]:
         curves.add(start, np.float32([scores]), np.zeros((1, len(scores)), dtype=bool))
     assert sorted(curves.label_MK[0]) == [1, 2, 4]
+
+
+def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
+    """And a label that every document has is certain."""
+    scores = np.random.default_rng(0).random((300, 2)).astype(np.float32)
+    hits = np.stack([scores[:, 0] > 0.2, np.ones(300, dtype=bool)], 1)
+    curves = Curves(300)
+    curves.add(0, scores, hits)
+    found = curves.finish(np.zeros(2))
+    assert found[0].tolist() != list(PLAIN)
+    assert found[1].tolist() == list(PLAIN)
+    assert sorted(curves.own) == [0, 1]
+
+
+def test_a_penalty_too_small_is_refused():
+    x = sparse.csr_array(np.ones((40, 50), dtype=np.float32))
+    with pytest.raises(RunError, match=r"words\.ridge"):
+        solve(x, x, np.arange(3), ridge=1e-12, prune=0.0, screen=QUIET)
 
 
 def test_too_few_hits_leave_the_order_of_scores():
@@ -171,7 +189,7 @@ def test_damage_is_refused(trained, tmp_path):
     state = load_file(tmp_path / "model.safetensors")
     state["label"][0] = 77
     save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="label 77"):
+    with pytest.raises(ModelError, match="labels that are none"):
         ModelFolder.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["n_words"] = 10**12

@@ -44,12 +44,10 @@ class WordHasher:
     def of(cls, tokenizer: Tokenizer, n_rows: int = ROWS) -> "WordHasher":
         """For the words that `tokenizer` cuts into pieces, by the marks its pieces carry."""
         pieces = [tokenizer.fast.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
-        if any(piece.startswith(INSIDE) for piece in pieces):
-            begins = [not piece.startswith(INSIDE) for piece in pieces]
-        elif mark := next((mark for mark in BEGIN if any(piece.startswith(mark) for piece in pieces)), ""):
-            begins = [piece.startswith(mark) for piece in pieces]
-        else:
-            begins = [True] * len(pieces)
+        # One of the marks, unless no piece has any; a text's own signs may look like another.
+        mark = max((INSIDE, *BEGIN), key=lambda mark: sum(piece.startswith(mark) for piece in pieces))
+        marked = [piece.startswith(mark) for piece in pieces]
+        begins = [has != (mark == INSIDE) for has in marked] if any(marked) else [True] * len(pieces)
         texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
         texts = [text if any(map(str.isalnum, text)) and not _SPECIAL.fullmatch(text) else "" for text in texts]
         letters = [np.array([ord(letter) for letter in text], dtype=np.uint64) for text in texts]

@@ -31,8 +31,8 @@ class WordFeatures(nn.Module):
 
     def __init__(self, n_words: int) -> None:
         super().__init__()
-        self.register_buffer("row", torch.zeros(n_words, dtype=torch.int64))
-        self.register_buffer("idf", torch.zeros(n_words))
+        self.register_buffer("row", torch.zeros((n_words,), dtype=torch.int64))
+        self.register_buffer("idf", torch.zeros((n_words,)))
 
     @classmethod
     def choose(cls, document_counts: NDArray[np.int64], n_documents: int, limit: int) -> Self:
@@ -103,8 +103,8 @@ class WordModel(nn.Module):
         n_words = len(features.row)
         self.features = features
         self.register_buffer("start", torch.zeros(n_words + 1, dtype=torch.int64))
-        self.register_buffer("label", torch.zeros(n_weights, dtype=torch.int32))
-        self.weight = nn.Parameter(torch.zeros(n_weights), requires_grad=False)
+        self.register_buffer("label", torch.zeros((n_weights,), dtype=torch.int32))
+        self.weight = nn.Parameter(torch.zeros((n_weights,)), requires_grad=False)
         self.bias = nn.Parameter(torch.zeros(n_labels), requires_grad=False)
         self.curve = nn.Parameter(torch.zeros(3, n_labels), requires_grad=False)
         self.encoder, self.clusters = NoEncoder(n_words, n_weights), AllLabels(n_labels)
@@ -117,19 +117,14 @@ class WordModel(nn.Module):
     def represent(self, batch: Batch) -> Tensor:
         """logits_BL. Sums run over a document's own words in their order, so other documents change no bit."""
         column_BW, value_BW = self.features(batch.words, batch.word_counts)
-        n_documents, n_words = column_BW.shape
-        n_labels = self.clusters.n_labels
-        first_M = self.start[column_BW].flatten()
-        size_M = (self.start[column_BW + 1].flatten() - first_M) * (value_BW.flatten() > 0)
-        word_N = torch.repeat_interleave(torch.arange(n_documents * n_words, device=size_M.device), size_M)
-        place_N = torch.arange(len(word_N), device=size_M.device) + (first_M - size_M.cumsum(0) + size_M)[word_N]
-        into_N = word_N // max(n_words, 1) * n_labels + self.label[place_N]
-        score_BL = self.bias.repeat(n_documents, 1)
-        score_BL.view(-1).index_add_(0, into_N, self.weight[place_N] * value_BW.flatten()[word_N])
+        score_BL = self.bias.repeat(len(column_BW), 1)
+        for column_W, value_W, score_L in zip(column_BW, value_BW, score_BL, strict=True):
+            column_W, value_W = column_W[value_W > 0], value_W[value_W > 0]
+            size_W = self.start[column_W + 1] - self.start[column_W]
+            word_N = torch.repeat_interleave(size_W)
+            place_N = torch.arange(len(word_N)) + (self.start[column_W] - size_W.cumsum(0) + size_W)[word_N]
+            score_L.index_add_(0, self.label[place_N], self.weight[place_N] * value_W[word_N])
         return rising(score_BL, self.curve)
-
-    def topk(self, batch: Batch, k: int, *, allowed: Tensor | None = None) -> TopK:
-        return self.clusters.topk(self.represent(batch), k, allowed=allowed)
 
     def probability_of(self, batch: Batch, label: int) -> Tensor:
         return sigmoid_(self.represent(batch)[:, label].clone())
@@ -140,9 +135,12 @@ class WordModel(nn.Module):
     def check(self) -> None:
         """Refuse a table that points outside itself, as one from a stranger may."""
         start, label, row = self.start, self.label, self.features.row
-        if not len(row) or start[0] != 0 or start[-1] != len(label) or bool((start.diff() < 0).any()):
+        inside = (
+            len(row) and start[0] == 0 and start[-1] == len(label) and start.min() >= 0 and start.max() <= len(label)
+        )
+        if not inside or bool((start.diff() < 0).any()):
             raise ModelError("the words' weights don't fit together; the model is damaged")
         if len(label) and not 0 <= int(label.min()) <= int(label.max()) < self.clusters.n_labels:
-            raise ModelError(f"weights for label {int(label.max())}, but there are {self.clusters.n_labels:,}")
+            raise ModelError(f"weights for labels that are none of {self.clusters.n_labels:,}; the model is damaged")
         if bool((row.diff() <= 0).any()):
             raise ModelError("the words' rows must rise; the model is damaged")

@@ -98,8 +98,7 @@ def prepare(source: Source, config: Config, screen: Screen) -> Prepared:
         screen.say(
             f"validation: {len(valid_rows):,} documents held out (data.validation = {config.data.validation})"
             if len(valid_rows)
-            else f"validation: none (data.validation = {config.data.validation} of {len(train):,} documents); "
-            "the last epoch's model is kept"
+            else f"validation: none (data.validation = {config.data.validation} of {len(train):,} documents)"
         )
     return Prepared(labels, tokenizer, n_documents, train, train_rows, valid, valid_rows)
 

@@ -195,8 +195,12 @@ def memory_at_hand() -> tuple[int, str]:
     device = world().device
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1], torch.cuda.get_device_name(device)
-    limits = [_meminfo("MemAvailable") + resident_bytes(), _cgroup_limit()]
-    return int(min(limits)), "memory available now"
+    return memory_free() + resident_bytes(), "memory available now"
+
+
+def memory_free() -> int:
+    """Bytes that this process may still get, whatever GPUs there are."""
+    return int(min(_meminfo("MemAvailable"), _cgroup_limit() - resident_bytes()))
 
 
 def _meminfo(name: str) -> float:

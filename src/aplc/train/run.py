@@ -43,6 +43,8 @@ def train(
 ) -> ModelFolder:
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
+    if config.model.encoder == WORDS and world().size > 1:
+        raise RunError("a model of words is fitted by one process; leave out torchrun")
     resume = resume or restarts() > 0
     started = is_started(out, resume)
     with world().main_first():
@@ -57,8 +59,6 @@ def train(
     if started:
         refuse_changes(out, identity)
     if config.model.encoder == WORDS:
-        if world().size > 1:
-            raise RunError("a model of words is fitted by one process; leave out torchrun")
         if not (started and (out / WEIGHTS).is_file()):
             write_json(out / RUN, identity | {"aplc_version": __version__})
             fit_words(prepared, config, screen).save(out)

@@ -14,7 +14,7 @@ regression learns how probable a label with n training documents is at a score o
 
 labels with many documents get three of their own. It learns from the training documents themselves, each with the
 scores of the model that would have been fitted without it. These have a closed form, too: the document's fitted score
-moves away from the truth y by its leverage h,
+moves away from the truth y by its leverage h (all weights kept),
 
     (fitted - h y) / (1 - h),     h = x' (X'X + r I)^-1 x.
 
@@ -23,6 +23,7 @@ bench/LOG.md has what each part is worth.
 Shapes: N documents, V words, L labels, C labels of a block, M documents that curves are learned from, K candidates.
 """
 
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -42,9 +43,9 @@ from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
 from aplc.nn.words import WordFeatures, WordModel
 from aplc.train.prepare import Prepared
-from aplc.train.probe import memory_at_hand
+from aplc.train.probe import memory_free
 
-BLOCK = 1_024
+BLOCK, READ = 1_024, 64
 """Labels solved for, and documents read, at a time."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
@@ -53,7 +54,7 @@ LEARN_FROM = 8_192
 CANDIDATES = 50
 """Labels of each of them, the best ones."""
 OWN_CURVE, LEAST_HITS = 200, 50
-"""A label has a curve of its own with so many hits among them; with fewer hits in all, curves are `PLAIN`."""
+"""A label has a curve of its own with so many hits among them; the others' is `PLAIN` with fewer hits in all."""
 PLAIN = (-5.0, 10.0, 0.0)
 """The order of scores, and 0.5 where a score is."""
 
@@ -93,6 +94,7 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
     model.weight.data.copy_(torch.from_numpy(weight_VL.data))
     model.bias.data.copy_(torch.from_numpy(mean_L))
     model.curve.data.copy_(torch.from_numpy(curve_L3.T))
+    config = replace(config, clusters=replace(config.clusters, cutoffs=()))
     return ModelFolder(config, cast(TaggingModel, model), prepared.tokenizer, prepared.labels, prepared.n_documents)
 
 
@@ -101,8 +103,8 @@ def read_matrices(
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
     """X (N x V) and Y (N x L, ones) of some rows of a cache."""
     x_parts, y_parts = [], []
-    for start in range(0, len(rows), BLOCK):
-        tokens, labels = zip(*(cache.row(int(i)) for i in rows[start : start + BLOCK]), strict=True)
+    for start in range(0, len(rows), READ):
+        tokens, labels = zip(*(cache.row(int(i)) for i in rows[start : start + READ]), strict=True)
         batch = collate(tokens, labels)
         column_BW, value_BW = (x.numpy() for x in features(batch.words, batch.word_counts))
         known_BW = value_BW > 0
@@ -127,27 +129,31 @@ def solve(
     """Weights (V x L) without the small ones, each label's share of the documents (L,), and the curves' material."""
     n_documents, n_labels = y_NL.shape
     size, by_document = min(x_NV.shape), _smaller(x_NV) == "documents"
-    available, _ = memory_at_hand()
+    available = memory_free()
     if (need := FACTOR_BYTES * size**2) > available:
         raise RunError(
             f"ridge regression on {size:,} {_smaller(x_NV)} needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are "
             f"free; use fewer words, e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
         )
     mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
-    x_VN, y_NL, x_MV = x_NV.T.tocsr(), y_NL.tocsc(), x_NV[learn_from]
+    sum_V = np.asarray(x_NV.sum(axis=0), dtype=np.float32).ravel()
+    x_VN, x_MV, y_ML, y_NL = x_NV.T.tocsr(), x_NV[learn_from], y_NL[learn_from].tocsc(), y_NL.tocsc()
     curves, columns = Curves(len(learn_from)), []
     with screen.bar("solving", n_labels, unit="labels") as advance:
         factor = _factor(*((x_NV, x_VN) if by_document else (x_VN, x_NV)), ridge)
         leverage_M = _leverages(factor, x_MV, learn_from if by_document else None, ridge)
         for start in range(0, n_labels, BLOCK):
             block = slice(start, min(start + BLOCK, n_labels))
-            y_NC = y_NL[:, block].toarray() - mean_L[block]
-            weight_VC = x_VN @ _solve(factor, y_NC) if by_document else _solve(factor, x_VN @ y_NC)
-            score_MC = left_out(x_MV @ weight_VC, y_NC[learn_from], leverage_M) + mean_L[block]
-            curves.add(start, score_MC, y_NC[learn_from] > 0)
+            y_NC, mean_C = y_NL[:, block], mean_L[block]
+            if by_document:
+                weight_VC = x_VN @ _solve(factor, y_NC.toarray() - mean_C)
+            else:
+                weight_VC = _solve(factor, (x_VN @ y_NC).toarray() - np.outer(sum_V, mean_C))
+            y_MC = y_ML[:, block].toarray()
+            curves.add(start, left_out(x_MV @ weight_VC, y_MC - mean_C, leverage_M) + mean_C, y_MC > 0)
             weight_VC[np.abs(weight_VC) < prune] = 0
             columns.append(sparse.csc_array(weight_VC))
-            advance(y_NC.shape[1])
+            advance(y_MC.shape[1])
     return sparse.hstack(columns, format="csr"), mean_L, curves
 
 
@@ -163,7 +169,10 @@ def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, ridge: float) -> Ten
     for start in range(0, size, BLOCK):
         gram[start : start + BLOCK] = torch.from_numpy((x_SR[start : start + BLOCK] @ x_RS).toarray())
     gram.diagonal().add_(ridge)
-    return torch.linalg.cholesky(gram)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed:
+        raise RunError(f"words.ridge = {ridge:g} is too small for these documents; try --set words.ridge=0.1")
+    return factor
 
 
 def _leverages(factor: Tensor, x_MV: sparse.csr_array, place_M: NDArray[np.int64] | None, ridge: float) -> Floats:
@@ -203,8 +212,8 @@ class Curves:
         """Take in labels `start`, `start + 1`, ...: their scores, and whether documents have them."""
         for j in np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE):
             s, hit = score_MC[:, j], hit_MC[:, j]
-            if not hit.all():
-                self.own[start + int(j)] = _regress(np.stack([s, s**2], 1), hit)
+            curve = PLAIN if hit.all() else _regress(np.stack([s, s**2], 1), hit)
+            self.own[start + int(j)] = np.array(curve, dtype=np.float32)
         labels_MC = np.broadcast_to(start + np.arange(score_MC.shape[1]), score_MC.shape)
         scores = np.concatenate([self.score_MK, score_MC], 1)
         best_MK = np.argpartition(-scores, CANDIDATES - 1, axis=1)[:, :CANDIDATES]
@@ -216,10 +225,10 @@ class Curves:
         """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
         found = np.isfinite(self.score_MK) & ~np.isin(self.label_MK, list(self.own))
         s, log_n, hit = self.score_MK[found], log_n_L[self.label_MK[found]], self.hit_MK[found]
-        if min(hit.sum(), (~hit).sum()) < LEAST_HITS:
-            return np.tile(np.array(PLAIN, dtype=np.float32), (len(log_n_L), 1))
-        a0, a1, b0, b1, c0, c1 = _regress(np.stack([log_n, s, log_n * s, s**2, log_n * s**2], 1), hit)
-        curve_L3 = np.stack([a0 + a1 * log_n_L, b0 + b1 * log_n_L, c0 + c1 * log_n_L], 1).astype(np.float32)
+        curve_L3 = np.tile(np.array(PLAIN, dtype=np.float32), (len(log_n_L), 1))
+        if min(hit.sum(), (~hit).sum()) >= LEAST_HITS:
+            a0, a1, b0, b1, c0, c1 = _regress(np.stack([log_n, s, log_n * s, s**2, log_n * s**2], 1), hit)
+            curve_L3[:] = np.stack([a0 + a1 * log_n_L, b0 + b1 * log_n_L, c0 + c1 * log_n_L], 1)
         for label, curve in self.own.items():
             curve_L3[label] = curve
         return curve_L3
