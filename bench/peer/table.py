@@ -13,7 +13,7 @@ from aplc.files import atomic_write, write_json
 from aplc.pictures import LIGHT, SERIES, figure, plain_ticks, save_picture, style
 from peer.features import Prepared
 
-RANKING = [f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)]
+RANKING = [*(f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)), "RP@5"]
 AT = 5
 MB = 1e6
 WINDOW = 12
