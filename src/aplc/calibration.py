@@ -177,7 +177,8 @@ class Ranking:
         if self.calibration is None:
             return last
         curves = [np.interp(last, *np.array(points).T) for points in self.calibration.knots]
-        return np.max([last, *curves], axis=0)
+        added_later = [last] if len(self.bounds) > len(curves) else []  # labels without a curve
+        return np.max([*added_later, *curves], axis=0)
 
 
 def _cluster_of(ids: Ints, bounds: Sequence[int]) -> Ints:
