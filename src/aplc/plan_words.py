@@ -2,9 +2,9 @@
 
     aplc plan corpus --preset cpu
 
-The work is a Cholesky factor of the smaller of documents and words, and two triangular solves and a sparse product for
-every label and every document that curves are learned from (`train/words.py`). Each is timed on this machine at a small
-size and scaled up.
+The work is a Cholesky factor of the smaller of documents and words, and two triangular solves for every label
+and every document that curves are learned from, and a sparse product for every label (`train/words.py`). Each is timed
+on this machine at a small size and scaled up.
 """
 
 import time
@@ -86,7 +86,7 @@ def plan_words(
         size=size,
         peak=peak,
         available=memory_free() + resident_bytes() if memory is None else int(memory),
-        seconds=_seconds(size, n_labels + learned, entries if size == seen.n_documents else 0),
+        seconds=_seconds(size, n_labels + learned, n_labels * entries if size == seen.n_documents else 0),
         picture=zipf_picture(seen.labels.counts),
     )
 
@@ -95,8 +95,8 @@ def _distinct_words(document: Document) -> int:
     return len(set(document.text.lower().split()))
 
 
-def _seconds(size: int, n_sides: int, n_weights: float) -> float:
-    """Of a factor of `size` rows, and a solve and a product with `n_weights` entries a right side, from small ones."""
+def _seconds(size: int, n_sides: int, n_products: float) -> float:
+    """Of a factor of `size` rows, a solve for each right side, and sparse products, from small ones."""
     matrix = torch.eye(PROBE) * 2
     right = torch.ones(PROBE, PROBE_LABELS)
     words = sparse.random_array((PROBE, PROBE), density=0.05, format="csr", dtype=np.float32, rng=0)
@@ -104,7 +104,7 @@ def _seconds(size: int, n_sides: int, n_weights: float) -> float:
     solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
     product = _clock(lambda: words @ right.numpy()) / (PROBE_LABELS * words.nnz)
     scale = size / PROBE
-    return factor * scale**3 + n_sides * (solve * scale**2 + product * n_weights)
+    return factor * scale**3 + n_sides * solve * scale**2 + n_products * product
 
 
 def _clock(work: Callable[[], object]) -> float:
