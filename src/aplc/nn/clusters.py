@@ -272,9 +272,9 @@ class LabelClusters(nn.Module):
         for t, tail in enumerate(self._tails):
             rows, probs_BT = tail.narrow(hidden_BD), probs_BL[:, self.bounds[t + 1] : self.bounds[t + 2]]
             for chunk in chunks(probs_BT.shape[1], self.chunk_size):
-                probs_BT[:, chunk] = _tail_probs(rows, roots_KB[t], tail, chunk).t()
+                probs_BT[:, chunk] = sigmoid_(_logits(rows, tail.output, chunk)).mul_(roots_KB[t]).t()  # Eq. 2
         for start, addition, chunk in self._added_chunks():
-            probs_CB = _added_probs(hidden_BD, addition, chunk)
+            probs_CB = sigmoid_(_logits(hidden_BD, addition, chunk))
             probs_BL[:, start : start + len(probs_CB)] = probs_CB.t()
         return probs_BL
 
@@ -287,15 +287,13 @@ class LabelClusters(nn.Module):
         cluster = bisect_right(self.bounds, label) - 1  # 0 for the head, then the tails, then additions
         place = slice(label - self.bounds[cluster], label - self.bounds[cluster] + 1)
         if cluster > len(self.tails):
-            return _added_probs(hidden_BD, cast(nn.Linear, self.added[cluster - len(self.tails) - 1]), place)[0]
+            return sigmoid_(_logits(hidden_BD, cast(nn.Linear, self.added[cluster - len(self.tails) - 1]), place))[0]
         if cluster == 0:
             return sigmoid_(self._head_logits(hidden_BD, place))[0]
         root = self.head_size + cluster - 1
-        tail, root_B = (
-            cast(Tail, self.tails[cluster - 1]),
-            sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0],
-        )
-        return _tail_probs(tail.narrow(hidden_BD), root_B, tail, place)[0]
+        root_B = sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0]
+        tail = cast(Tail, self.tails[cluster - 1])
+        return sigmoid_(_logits(tail.narrow(hidden_BD), tail.output, place))[0] * root_B
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
@@ -314,7 +312,7 @@ class LabelClusters(nn.Module):
         roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
         best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
         for chunk in chunks(self.head_size, self.chunk_size):
-            best.update(sigmoid_(self._head_logits(hidden_BD, chunk)), chunk.start, None, allowed)
+            best.update(self._head_logits(hidden_BD, chunk), chunk.start, allowed_L=allowed)
         visits = 0
         for t, tail in enumerate(self._tails):
             if allowed is not None and not allowed[self.bounds[t + 1] : self.bounds[t + 2]].any():
@@ -325,10 +323,10 @@ class LabelClusters(nn.Module):
                 continue
             rows = tail.narrow(hidden_BD)[rows_S]  # narrowed as a whole batch: the same bits as in `probabilities`
             for chunk in chunks(self.bounds[t + 2] - self.bounds[t + 1], self.chunk_size):
-                probs_CS = _tail_probs(rows, roots_KB[t, rows_S], tail, chunk)
-                best.update(probs_CS, self.bounds[t + 1] + chunk.start, rows_S, allowed)
+                logits_CS = _logits(rows, tail.output, chunk)
+                best.update(logits_CS, self.bounds[t + 1] + chunk.start, rows_S, roots_KB[t, rows_S], allowed)
         for start, addition, chunk in self._added_chunks():
-            best.update(_added_probs(hidden_BD, addition, chunk), start, None, allowed)
+            best.update(_logits(hidden_BD, addition, chunk), start, allowed_L=allowed)
         result = TopK(best.probs_Bk, best.ids_Bk)
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
@@ -429,13 +427,8 @@ class LabelClusters(nn.Module):
             )
 
 
-def _tail_probs(rows: Tensor, root_S: Tensor, tail: Tail, chunk: slice) -> Tensor:
-    bias = None if tail.output.bias is None else tail.output.bias[chunk]
-    return sigmoid_(tail_logits_of(rows, tail.output.weight[chunk], bias)).mul_(root_S)  # Eq. 2
-
-
-def _added_probs(hidden_BD: Tensor, addition: nn.Linear, chunk: slice) -> Tensor:
-    return sigmoid_(tail_logits_of(hidden_BD, addition.weight[chunk], addition.bias[chunk]))
+def _logits(rows: Tensor, linear: nn.Linear, chunk: slice) -> Tensor:
+    return tail_logits_of(rows, linear.weight[chunk], None if linear.bias is None else linear.bias[chunk])
 
 
 def _log_odds(count: Tensor, total: float) -> Tensor:

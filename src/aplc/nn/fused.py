@@ -17,7 +17,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from aplc.nn import native
+
 _softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
+_LARGEST_ROOT = 80
+"""Beyond it, odds can overflow in float32."""
 
 
 def softplus(x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -144,14 +148,67 @@ def logits_of(rows_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, dtype: 
 
 
 def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]:
-    """Loss and gradients of one cluster, chunk by chunk."""
+    """Loss and gradients of one cluster."""
+    dtype, wanted = compute_dtype(inputs.rows, inputs.weight), settings.with_gradients
+    grad_weight = settings.kept.take(settings.name, inputs.weight) if wanted and settings.with_weight else None
+    grad_bias = None if inputs.bias is None else torch.empty_like(inputs.bias)
+    run = native_sweep if _suits_native(inputs, settings) else chunked_sweep
+    loss_R, pull_R, grad_rows_RD = run(inputs, settings, grad_weight, grad_bias)
+    loss = (loss_R @ inputs.row_weight.double()).to(dtype)
+    if not wanted:
+        return loss, None
+    grad_roots_R = None
+    if inputs.roots is not None:
+        n_positive_R = torch.bincount(inputs.row, minlength=len(inputs.rows))
+        no_root_R = torch.sigmoid(-inputs.roots.to(dtype))
+        grad_roots_R = (pull_R.to(dtype) - no_root_R * n_positive_R) * inputs.row_weight.to(dtype)
+    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight, grad_bias)
+
+
+def _suits_native(inputs: Inputs, settings: Settings) -> bool:
+    """The compiled sweep is for training on a CPU in float32. Its odds overflow where roots are beyond 80."""
+    floats = [x for x in (inputs.rows, inputs.roots, inputs.weight, inputs.bias) if x is not None]
+    return (
+        settings.with_gradients
+        and settings.with_weight
+        and settings.product_dtype == torch.float32
+        and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in floats)
+        and inputs.weight.is_contiguous()
+        and len(inputs.rows) > 0
+        and not (inputs.roots is not None and (inputs.roots > _LARGEST_ROOT).any())
+        and native.library() is not None
+    )
+
+
+def native_sweep(
+    inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`chunked_sweep` in one call of compiled code (sweep.c)."""
+    assert grad_weight is not None
+    n_leaves = settings.n_leaves
+    return native.sweep(
+        rows=inputs.rows.detach().contiguous(),
+        roots=None if inputs.roots is None else inputs.roots.detach().contiguous(),
+        weight=inputs.weight.detach()[:n_leaves],
+        bias=None if inputs.bias is None else inputs.bias.detach()[:n_leaves],
+        label=inputs.label.contiguous(),
+        row=inputs.row.contiguous(),
+        row_weight=inputs.row_weight.float(),
+        grad_weight=grad_weight,
+        grad_bias=grad_bias,
+    )
+
+
+def chunked_sweep(
+    inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Each row's loss, each row's sum over negatives of d/dc, and the rows' gradient; fills the other gradients."""
     n_rows, n_leaves, chunk_size = len(inputs.rows), settings.n_leaves, settings.chunk_size
     dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
-    products = _Products(inputs, settings, dtype)
+    products = _Products(inputs, settings, dtype, grad_weight)
     terms = _HeadTerms() if inputs.roots is None else _TailTerms(inputs.roots.to(dtype))
     work = torch.empty(3, min(chunk_size, n_leaves), n_rows, dtype=dtype, device=device)
     loss_R = torch.zeros(n_rows, dtype=torch.float64, device=device)
-    grad_bias_L = None if inputs.bias is None else torch.empty_like(inputs.bias)
 
     starts = list(range(0, n_leaves, chunk_size))
     edges = torch.tensor([*starts, n_leaves], device=device)
@@ -168,22 +225,15 @@ def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]
         loss_R += terms(logits_CR, spare_CR, spare2_CR, positive, settings.with_gradients)
         if settings.with_gradients:
             products.gradients(start, stop, logits_CR)
-            if grad_bias_L is not None:
-                grad_bias_L[start:stop] = logits_CR @ products.row_weight_R
-
-    loss = (loss_R @ inputs.row_weight.double()).to(dtype)
-    if not settings.with_gradients:
-        return loss, None
-    grad_rows_RD, grad_weight_LD = products.finish()
-    grad_roots_R = None
-    if isinstance(terms, _TailTerms):
-        n_positive_R = torch.bincount(inputs.row, minlength=n_rows).to(dtype)
-        grad_roots_R = terms.roots_gradient(n_positive_R) * products.row_weight_R
-    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight_LD, grad_bias_L)
+            if grad_bias is not None:
+                grad_bias[start:stop] = logits_CR @ products.row_weight_R
+    return loss_R, terms.pull_R, products.rows_gradient()
 
 
 class _HeadTerms:
     """p = sigmoid(z): -log(1-p) = softplus(z), d/dz = p; for a positive -log p = softplus(-z), d/dz = p - 1."""
+
+    pull_R = torch.empty(0)  # there is no root
 
     def __call__(
         self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
@@ -213,7 +263,7 @@ class _TailTerms:
         self.roots_R, self.minus_log_root_R = roots_R, softplus(-roots_R)
         self.root_R, self.no_root_R = torch.sigmoid(roots_R), torch.sigmoid(-roots_R)
         self.pull_R = torch.zeros_like(roots_R, dtype=torch.float64)  # sum over negatives of d/dc
-        self.is_extreme = bool((roots_R > 80).any())
+        self.is_extreme = bool((roots_R > _LARGEST_ROOT).any())
 
     def __call__(
         self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
@@ -246,14 +296,11 @@ class _TailTerms:
         torch.mul(torch.sigmoid(odds_CR), torch.sigmoid(a_CR), out=minus_z_CR)
         return torch.mul(torch.sigmoid(a_CR.neg_()), self.root_R, out=a_CR)
 
-    def roots_gradient(self, n_positive_R: Tensor) -> Tensor:
-        return self.pull_R.to(self.roots_R.dtype) - self.no_root_R * n_positive_R
-
 
 class _Products:
     """The three products of a chunk. Row weights are multiplied into the R x D factors, never into labels x rows."""
 
-    def __init__(self, inputs: Inputs, settings: Settings, compute: torch.dtype) -> None:
+    def __init__(self, inputs: Inputs, settings: Settings, compute: torch.dtype, grad_weight_LD: Tensor | None) -> None:
         self.row_weight_R, self.weight_LD, self.dtype = (
             inputs.row_weight.to(compute),
             inputs.weight,
@@ -261,15 +308,11 @@ class _Products:
         )
         self.in_place = self.dtype == compute == self.weight_LD.dtype
         self.rows_RD = inputs.rows.to(self.dtype)
-        self.grad_weight_LD: Tensor | None = None
-        if not settings.with_gradients:
-            return
+        self.grad_weight_LD = grad_weight_LD
         self.sum_RD = torch.zeros(inputs.rows.shape, dtype=compute, device=inputs.rows.device)
         # Weights of about 1e-8 would underflow in float16, so only their ratios go into a half-precision product.
         self.scale = 1.0 if self.in_place or not len(self.rows_RD) else self.row_weight_R.max()
         self.weighted_RD = (inputs.rows.to(compute) * (self.row_weight_R / self.scale)[:, None]).to(self.dtype)
-        if settings.with_weight:
-            self.grad_weight_LD = settings.kept.take(settings.name, self.weight_LD)
 
     def logits(self, start: int, stop: int, out: Tensor) -> None:
         weight_CD = self.weight_LD[start:stop]
@@ -291,5 +334,5 @@ class _Products:
             product_CD = (grad_CR @ self.weighted_RD).to(self.row_weight_R.dtype)
             self.grad_weight_LD[start:stop] = product_CD * self.scale
 
-    def finish(self) -> tuple[Tensor, Tensor | None]:
-        return self.sum_RD.mul_(self.row_weight_R[:, None]), self.grad_weight_LD
+    def rows_gradient(self) -> Tensor:
+        return self.sum_RD.mul_(self.row_weight_R[:, None])

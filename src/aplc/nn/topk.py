@@ -21,6 +21,9 @@ ROW_TILE = 24
 evaluated alone or in a batch, and BLAS kernels differ by shape: with MKL, `W @ h.T` gives each column the same bits for
 every multiple of 24 columns, in float32 and float64 (24 is a multiple of its micro-kernels' widths)."""
 
+FEW = 16
+"""Up to this many times k promising labels a row are sorted as they are; of more, the k best of each row."""
+
 SMALL_CHUNK = 64
 """Below this many labels MKL chooses other kernels, alike only for exactly equal shapes: so one tile at a time."""
 
@@ -74,28 +77,58 @@ class RunningTopK:
         """Rows whose k-th probability is below the bound: those that labels up to it could still change."""
         return (bound_B > self.probs_Bk[:, -1]).nonzero().squeeze(1)
 
-    def update(self, probs_CS: Tensor, first_id: int, rows_S: Tensor | None, allowed_L: Tensor | None = None) -> None:
+    def update(
+        self,
+        logits_CS: Tensor,
+        first_id: int,
+        rows_S: Tensor | None = None,
+        root_S: Tensor | None = None,
+        allowed_L: Tensor | None = None,
+    ) -> None:
         """Take in a chunk of labels, whose ids must be above all earlier ones, for some rows (None: for all).
 
-        Labels that are not allowed get a probability of -1, which is never better than what is in hand. Overwrites
-        `probs_CS` in doing so.
+        Only logits that can change something become probabilities, sigmoid(z), times the root's where there is one.
         """
-        if allowed_L is not None:
-            probs_CS.masked_fill_(~allowed_L[first_id : first_id + len(probs_CS), None], -1.0)
-        best_S = probs_CS.amax(0)
+        n_labels, n_rows = logits_CS.shape
         kth_S = self.probs_Bk[:, -1] if rows_S is None else self.probs_Bk[rows_S, -1]
-        better_N = (best_S > kth_S).nonzero().squeeze(1)
-        if not len(better_N):
+        promising_CS = logits_CS >= least_logit(kth_S, root_S)
+        if allowed_L is not None:
+            promising_CS &= allowed_L[first_id : first_id + n_labels, None]
+        label_N, place_N = promising_CS.nonzero(as_tuple=True)
+        if len(label_N) > FEW * self.k * n_rows:  # the first chunk, mostly
+            probs_SC = _probs(logits_CS, root_S).t().masked_fill_(~promising_CS.t(), -1.0)
+            probs_Sk, ids_Sk = top_of(probs_SC.contiguous(), self.k)
+            probs_N, label_N = probs_Sk.flatten(), ids_Sk.flatten()
+            place_N = torch.arange(n_rows, device=label_N.device).repeat_interleave(probs_Sk.shape[1])
+        elif len(label_N):
+            probs_N = _probs(logits_CS[label_N, place_N], None if root_S is None else root_S[place_N])
+        else:
             return
-        rows_N = better_N if rows_S is None else rows_S[better_N]
-        probs_NC = probs_CS.t()[better_N] if len(better_N) < len(best_S) else probs_CS.t().contiguous()
-        probs_Nk, ids_Nk = top_of(probs_NC, self.k)
-        # Old ones first: of equal probabilities a stable sort keeps the lower id.
-        probs_Nk = torch.cat([self.probs_Bk[rows_N], probs_Nk], dim=1)
-        ids_Nk = torch.cat([self.ids_Bk[rows_N], ids_Nk + first_id], dim=1)
-        probs_Nk, order_Nk = probs_Nk.sort(dim=1, descending=True, stable=True)
-        self.probs_Bk[rows_N] = probs_Nk[:, : self.k]
-        self.ids_Bk[rows_N] = ids_Nk.gather(1, order_Nk)[:, : self.k]
+        self._merge(probs_N, label_N + first_id, place_N if rows_S is None else rows_S[place_N])
+
+    def _merge(self, probs_N: Tensor, ids_N: Tensor, row_N: Tensor) -> None:
+        """Sort by row, then by probability, then as they came (those in hand, then rising ids); k of each row stay."""
+        n_rows = len(self.probs_Bk)
+        each_B = torch.arange(n_rows, device=row_N.device)
+        probs_M, ids_M = torch.cat([self.probs_Bk.flatten(), probs_N]), torch.cat([self.ids_Bk.flatten(), ids_N])
+        row_M = torch.cat([each_B.repeat_interleave(self.k), row_N])
+        order_M = probs_M.argsort(descending=True, stable=True)
+        row_M, by_row_M = row_M[order_M].sort(stable=True)
+        order_M = order_M[by_row_M]
+        kept_Bk = torch.searchsorted(row_M, each_B)[:, None] + torch.arange(self.k, device=row_N.device)
+        self.probs_Bk, self.ids_Bk = probs_M[order_M][kept_Bk], ids_M[order_M][kept_Bk]
+
+
+def least_logit(prob_S: Tensor, root_S: Tensor | None) -> Tensor:
+    """No smaller logit has a probability above `prob_S`, whatever the rounding: a bound, not the exact one."""
+    ratio_S = prob_S.double() if root_S is None else prob_S.double() / root_S
+    ratio_S = ratio_S * (1 - 8 * torch.finfo(prob_S.dtype).eps)
+    return (torch.logit(ratio_S.clamp(0, 1)) - 1e-4).to(prob_S.dtype)
+
+
+def _probs(logits: Tensor, root: Tensor | None) -> Tensor:
+    probs = sigmoid_(logits.clone())
+    return probs if root is None else probs.mul_(root)
 
 
 def top_of(probs_NC: Tensor, k: int) -> tuple[Tensor, Tensor]:

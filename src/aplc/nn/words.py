@@ -64,7 +64,7 @@ class AllLabels:
     def topk(self, logits_BL: Tensor, k: int, *, allowed: Tensor | None = None) -> TopK:
         """As `LabelClusters.topk`."""
         best = RunningTopK(len(logits_BL), min(k, self.n_labels), logits_BL.dtype, logits_BL.device)
-        best.update(sigmoid_(logits_BL.t().clone()), 0, None, allowed)
+        best.update(logits_BL.t(), 0, allowed_L=allowed)
         return TopK(best.probs_Bk, best.ids_Bk)
 
 

@@ -97,17 +97,17 @@ class OnnxClusters(nn.Module):
 
     def topk(self, pooled_BE: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
         """As `LabelClusters.topk`: a row visits a tail only while the tail's root exceeds its k-th probability."""
-        head_CB = sigmoid_(self._logits("head", pooled_BE)).t()
+        head_CB = self._logits("head", pooled_BE).t()
         best = RunningTopK(len(pooled_BE), min(k, self.n_labels), head_CB.dtype, head_CB.device)
-        best.update(head_CB[: self.head_size], 0, None, allowed)
+        best.update(head_CB[: self.head_size], 0, allowed_L=allowed)
         for (name, root), start in zip(self._others(), self.bounds[1:], strict=False):
             if root is None:
-                best.update(sigmoid_(self._logits(name, pooled_BE)).t(), start, None, allowed)
+                best.update(self._logits(name, pooled_BE).t(), start, allowed_L=allowed)
                 continue
-            rows_S = best.rows_below(head_CB[root])
+            root_B = sigmoid_(head_CB[root].clone())
+            rows_S = best.rows_below(root_B)
             if len(rows_S):
-                probs_SC = sigmoid_(self._logits(name, pooled_BE[rows_S])).mul_(head_CB[root, rows_S, None])
-                best.update(probs_SC.t(), start, rows_S, allowed)
+                best.update(self._logits(name, pooled_BE[rows_S]).t(), start, rows_S, root_B[rows_S], allowed)
         return TopK(best.probs_Bk, best.ids_Bk)
 
     def probabilities(self, pooled_BE: Tensor) -> Tensor:

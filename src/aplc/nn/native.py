@@ -1,0 +1,83 @@
+"""sweep.c, compiled by this machine's own C compiler at first use, and kept in the cache.
+
+On a CPU in float32 it takes the place of the sweep in PyTorch's operations, which is its twin and stays for everything
+else: GPUs, other types, machines without a compiler.
+"""
+
+import ctypes
+import os
+import platform
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from aplc.files import cache_root, cached, digest
+
+SOURCE = Path(__file__).with_name("sweep.c")
+FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread"]
+LEAST_WORK = 2**21
+"""Multiplications of one product that are worth a thread."""
+
+_SIZES = ["n_labels", "n_rows", "width", "n_positives"]
+_TENSORS = [
+    *["weight", "bias", "rows", "row_weight", "root", "label", "row"],
+    *["grad_weight", "grad_bias", "grad_rows", "pull", "loss"],
+]
+
+
+class _Sweep(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in _SIZES] + [(name, ctypes.c_void_p) for name in _TENSORS]
+
+
+@cache
+def library() -> ctypes.CDLL | None:
+    """None where there is no compiler, or none that can."""
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+
+    def build(folder: Path) -> None:
+        command = [*compiler, *FLAGS, "-o", str(folder / "sweep.so"), str(SOURCE), "-lm"]
+        subprocess.run(command, check=True, capture_output=True)
+
+    try:
+        folder = cache_root() / "native" / digest(SOURCE.read_text("utf-8"), FLAGS, compiler, _processor())
+        return ctypes.CDLL(str(cached(folder, build) / "sweep.so"))
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: a cache may be shared by machines that differ."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        return next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        return f"{platform.machine()} {platform.processor()}"
+
+
+def sweep(
+    rows: Tensor,
+    roots: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    label: Tensor,
+    row: Tensor,
+    row_weight: Tensor,
+    grad_weight: Tensor,
+    grad_bias: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`fused.chunked_sweep` for contiguous float32 and int64 on the CPU, with as many threads as PyTorch has."""
+    (n_labels, width), n_rows = weight.shape, len(rows)
+    loss_R, pull_R = torch.empty(n_rows, dtype=torch.float64), torch.empty(n_rows)
+    grad_rows_RD = torch.empty_like(rows)
+    tensors = [weight, bias, rows, row_weight, roots, label, row, grad_weight, grad_bias, grad_rows_RD, pull_R, loss_R]
+    call = _Sweep(n_labels, n_rows, width, len(label), *(None if x is None else x.data_ptr() for x in tensors))
+    threads = min(torch.get_num_threads(), 1 + n_labels * n_rows * width // LEAST_WORK)
+    compiled = library()
+    assert compiled is not None
+    if compiled.aplc_sweep(ctypes.byref(call), threads):
+        raise MemoryError(f"no memory for {threads} sums of the gradients of {n_rows} x {width} hidden states")
+    return loss_R, pull_R, grad_rows_RD

@@ -1,0 +1,312 @@
+/* One sweep over the labels of a cluster: loss and gradients in float32. The twin of `sweep` in fused.py.
+ *
+ * The idea: matrix libraries copy a chunk of weights into a layout of their own before each of the three products, and
+ * with a few dozen rows the copies take longer than the products. Here a block of BLOCK labels stays in the core's own
+ * cache while everything is done with it: its logits, their loss and gradient, its weights' gradient, its share of the
+ * rows' gradient. Weights are read once and their gradients written once; only the rows, which are few, are laid out
+ * anew, in panels of eight.
+ *
+ * Vectors are the compiler's (GCC, Clang), so this is plain C for any processor. A tile keeps its sums in registers:
+ * 12 vectors of eight are sums, the other four of AVX2's sixteen feed them.
+ *
+ * Names: weight (n_labels x width), rows (n_rows x width), z the block's logits (BLOCK x stride), later dL/dz.
+ */
+#include <math.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LANES = 8, BLOCK = 96, DEPTH = 512, RECENT = 32, MAX_THREADS = 64 };
+typedef float vec __attribute__((vector_size(32)));
+typedef int32_t ivec __attribute__((vector_size(32)));
+typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* anywhere in memory */
+#define INLINE static inline __attribute__((always_inline))
+
+typedef struct {
+    int64_t n_labels, n_rows, width, n_positives;
+    const float *weight, *bias, *rows, *row_weight;
+    const float *root; /* the logits c of the cluster's root, one a row; NULL for the head */
+    const int64_t *label, *row; /* positives, sorted by label */
+    float *grad_weight, *grad_bias, *grad_rows, *pull; /* pull: sum over negatives of d/dc, one a row */
+    double *loss; /* one a row */
+} Sweep;
+
+typedef struct {
+    const Sweep *all;
+    int64_t start, stop, stride; /* its labels; rows rounded up to whole vectors */
+    const float *in, *out; /* rows in panels: of eight rows; of eight columns, times the rows' weights */
+    const float *root, *no_root; /* sigmoid(c), sigmoid(-c) */
+    float *grad_rows, *recent, *z; /* recent: of the latest blocks, so that few large and small numbers meet */
+    double *loss, *pull;
+} Share;
+
+INLINE vec load(const float *from) { return (vec)*(const loose *)from; }
+INLINE void store(float *to, vec x) { *(loose *)to = (loose)x; }
+INLINE vec all(float x) { return (vec){x, x, x, x, x, x, x, x}; }
+INLINE vec pick(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+
+INLINE vec exponential(vec x) {
+    x = pick(x < all(-87.0f), all(-87.0f), x); /* comparisons with NaN are false: it stays */
+    x = pick(x > all(88.0f), all(88.0f), x);
+    vec shift = all(12582912.0f), n = (x * all(1.44269504f) + shift) - shift; /* rounds to an integer */
+    vec r = x - n * all(0.693359375f) + n * all(2.12194440e-4f), y = all(1.0f / 5040);
+    y = y * r + all(1.0f / 720);
+    y = y * r + all(1.0f / 120);
+    y = y * r + all(1.0f / 24);
+    y = y * r + all(1.0f / 6);
+    y = y * r + all(0.5f);
+    y = y * r + all(1.0f);
+    y = y * r + all(1.0f);
+    ivec power = (__builtin_convertvector(n, ivec) + 127) << 23;
+    return y * (vec)power;
+}
+
+/* log(1 + x) for x >= 0: 2 atanh(s) with s = x / (2 + x) up to 1; beyond, from the exponent and mantissa of 1 + x. */
+INLINE vec log_one_plus(vec x) {
+    vec u = all(1.0f) + x;
+    ivec bits = (ivec)u - 0x3f3504f3, large = x > all(1.0f); /* mantissa between sqrt(1/2) and sqrt(2) */
+    vec exponent = __builtin_convertvector(bits >> 23, vec), m = (vec)((bits & 0x7fffff) + 0x3f3504f3);
+    vec s = pick(large, m - all(1.0f), x) / pick(large, m + all(1.0f), all(2.0f) + x), q = s * s, y = all(1.0f / 15);
+    y = y * q + all(1.0f / 13);
+    y = y * q + all(1.0f / 11);
+    y = y * q + all(1.0f / 9);
+    y = y * q + all(1.0f / 7);
+    y = y * q + all(1.0f / 5);
+    y = y * q + all(1.0f / 3);
+    y = y * q + all(1.0f);
+    return all(2.0f) * s * y + pick(large, exponent * all(0.69314718f), all(0.0f));
+}
+
+/* to[i][j] = or += sum over k < depth of a[i][k] b[k][j], for `n_tall` i and 8 `n_wide` j. a's elements are `a_row` and
+ * `a_step` apart, b comes in panels of eight columns, `b_panel` apart. Both counts are constants where it is called, so
+ * that the sums stay in registers. `next`, if not NULL, has the shape of `to` and is asked for early. */
+INLINE void tile(int n_tall, int n_wide, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                 int64_t b_panel, float *to, int64_t to_row, int add, const float *next) {
+    vec sum[12], wide[2];
+    for (int i = 0; i < n_tall; i++) {
+        if (next) __builtin_prefetch(next + i * to_row, 0, 2);
+        for (int j = 0; j < n_wide; j++) sum[i * n_wide + j] = add ? load(to + i * to_row + j * LANES) : all(0.0f);
+    }
+    for (int64_t k = 0; k < depth; k++) {
+        for (int j = 0; j < n_wide; j++) wide[j] = load(b + j * b_panel + k * LANES);
+        for (int i = 0; i < n_tall; i++) {
+            vec x = all(a[i * a_row + k * a_step]);
+            for (int j = 0; j < n_wide; j++) sum[i * n_wide + j] += x * wide[j];
+        }
+    }
+    for (int i = 0; i < n_tall; i++)
+        for (int j = 0; j < n_wide; j++) store(to + i * to_row + j * LANES, sum[i * n_wide + j]);
+}
+
+/* The same for any number of i and one panel or two, in tiles of six and what is left: rather four and three than six and
+ * one, which would be too few sums to keep the processor busy. */
+INLINE void column(int64_t n_tall, int64_t n_wide, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
+                   const float *b, int64_t b_panel, float *to, int64_t to_row, int add, const float *next) {
+    for (int64_t n; n_tall > 0; n_tall -= n) {
+        n = n_tall <= 6 ? n_tall : n_tall <= 8 ? 4 : 6;
+#define TILE(tall, wide) tile(tall, wide, depth, a, a_row, a_step, b, b_panel, to, to_row, add, next)
+#define TALL(tall)                                                                                                     \
+    case tall:                                                                                                         \
+        if (n_wide == 1) TILE(tall, 1);                                                                                \
+        else TILE(tall, 2);                                                                                            \
+        break;
+        switch (n) { TALL(1) TALL(2) TALL(3) TALL(4) TALL(5) TALL(6) }
+        a += n * a_row;
+        to += n * to_row;
+        if (next) next += n * to_row;
+    }
+}
+
+/* z = weight rows', by two panels of rows at a time, in pieces of `DEPTH` that stay in the first cache. */
+static void logits(const Share *s, const float *weight, int64_t n) {
+    int64_t width = s->all->width, panels = s->stride / LANES;
+    for (int64_t p = 0; p < panels; p += 2)
+        for (int64_t k = 0; k < width; k += DEPTH) {
+            int64_t depth = width - k < DEPTH ? width - k : DEPTH;
+            const float *b = s->in + (p * width + k) * LANES;
+            float *to = s->z + p * LANES;
+            column(n, panels - p, depth, weight + k, width, 1, b, width * LANES, to, s->stride, k > 0, NULL);
+        }
+}
+
+/* The block's weight gradient, z rows, and its share of the rows' gradient, z' weight; the next block is fetched. */
+static void gradients(const Share *s, const float *weight, float *grad_weight, int64_t n, const float *next) {
+    const Sweep *w = s->all;
+    int64_t width = w->width, panels = width / LANES, n_rows = w->n_rows, wide;
+    float strip[2 * BLOCK * LANES];
+    for (int64_t p = 0; p < panels; p += 2) {
+        wide = panels - p < 2 ? 1 : 2;
+        const float *b = s->out + p * n_rows * LANES, *ahead = next ? next + p * LANES : NULL;
+        column(n, wide, n_rows, s->z, s->stride, 1, b, n_rows * LANES, grad_weight + p * LANES, width, 0, ahead);
+        for (int64_t l = 0; l < n; l++) /* side by side: rows of weights would push each other out of the first cache */
+            for (int64_t j = 0; j < wide; j++)
+                store(strip + (j * BLOCK + l) * LANES, load(weight + l * width + (p + j) * LANES));
+        column(n_rows, wide, n, s->z, 1, s->stride, strip, BLOCK * LANES, s->recent + p * LANES, width, 1, NULL);
+    }
+    for (int64_t d = panels * LANES; d < width; d++) /* columns that fill no vector */
+        for (int64_t l = 0; l < n; l++) {
+            float sum = 0;
+            for (int64_t r = 0; r < n_rows; r++) {
+                float z = s->z[l * s->stride + r];
+                sum += z * w->row_weight[r] * w->rows[r * width + d];
+                s->recent[r * width + d] += z * weight[l * width + d];
+            }
+            grad_weight[l * width + d] = sum;
+        }
+}
+
+/* p = sigmoid(z): -log(1 - p) = softplus(z), d/dz = p. */
+static void head_terms(const Share *s, int64_t n) {
+    for (int64_t r = 0; r < s->stride; r += LANES) {
+        vec loss = all(0.0f);
+        for (int64_t l = 0; l < n; l++) {
+            float *place = s->z + l * s->stride + r;
+            vec z = load(place);
+            ivec positive = z > all(0.0f);
+            vec e = exponential(pick(positive, -z, z)), p = all(1.0f) / (all(1.0f) + e);
+            loss += pick(positive, z, all(0.0f)) + log_one_plus(e);
+            store(place, pick(positive, p, e * p));
+        }
+        for (int j = 0; j < LANES; j++) s->loss[r + j] += loss[j];
+    }
+}
+
+/* p = sigmoid(c) sigmoid(z) with odds o = sigmoid(c) / (e^-z + sigmoid(-c)):
+ * -log(1 - p) = log(1 + o), d/dz = o sigmoid(-z), d/dc = o sigmoid(-c). */
+static void tail_terms(const Share *s, int64_t n) {
+    for (int64_t r = 0; r < s->stride; r += LANES) {
+        vec loss = all(0.0f), pull = all(0.0f), root = load(s->root + r), no_root = load(s->no_root + r);
+        for (int64_t l = 0; l < n; l++) {
+            float *place = s->z + l * s->stride + r;
+            vec e = exponential(-load(place)), odds = root / (e + no_root);
+            loss += log_one_plus(odds);
+            pull += odds;
+            store(place, odds * (e / (all(1.0f) + e)));
+        }
+        for (int j = 0; j < LANES; j++) {
+            s->loss[r + j] += loss[j];
+            s->pull[r + j] += pull[j] * no_root[j];
+        }
+    }
+}
+
+static double softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+
+static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
+    const Sweep *w = s->all;
+    int64_t width = w->width, first = *positive, last = first;
+    const float *weight = w->weight + start * width;
+    float kept[BLOCK * 16], *z_of = kept;
+
+    logits(s, weight, n);
+    if (w->bias)
+        for (int64_t l = 0; l < n; l++)
+            for (int64_t r = 0; r < s->stride; r++) s->z[l * s->stride + r] += w->bias[start + l];
+
+    /* Positives step aside as logits without loss or gradient, and come back with their own. */
+    while (last < w->n_positives && w->label[last] < start + n) last++;
+    if (last - first > BLOCK * 16) z_of = malloc((last - first) * sizeof(float));
+    for (int64_t i = first; i < last; i++) {
+        float *place = s->z + (w->label[i] - start) * s->stride + w->row[i];
+        z_of[i - first] = *place;
+        *place = -1e30f;
+    }
+    if (w->root) tail_terms(s, n);
+    else head_terms(s, n);
+    for (int64_t i = first; i < last; i++) {
+        double z = z_of[i - first];
+        s->loss[w->row[i]] += softplus(-z) + (w->root ? softplus(-(double)w->root[w->row[i]]) : 0);
+        s->z[(w->label[i] - start) * s->stride + w->row[i]] = (float)(-1 / (1 + exp(z)));
+    }
+    if (z_of != kept) free(z_of);
+    *positive = last;
+
+    gradients(s, weight, w->grad_weight + start * width, n, start + 2 * BLOCK <= s->stop ? weight + BLOCK * width : NULL);
+    if (w->bias)
+        for (int64_t l = 0; l < n; l++) {
+            float sum = 0;
+            for (int64_t r = 0; r < w->n_rows; r++) sum += s->z[l * s->stride + r] * w->row_weight[r];
+            w->grad_bias[start + l] = sum;
+        }
+}
+
+static void *share(void *given) {
+    const Share *s = given;
+    int64_t positive = 0, high = s->all->n_positives;
+    while (positive < high) { /* the first positive of its labels */
+        int64_t middle = (positive + high) / 2;
+        if (s->all->label[middle] < s->start) positive = middle + 1;
+        else high = middle;
+    }
+    for (int64_t at = s->start, n_blocks = 1; at < s->stop; at += BLOCK, n_blocks++) {
+        block(s, at, s->stop - at < BLOCK ? s->stop - at : BLOCK, &positive);
+        if (n_blocks % RECENT == 0 || at + BLOCK >= s->stop)
+            for (int64_t i = 0; i < s->all->n_rows * s->all->width; i++) {
+                s->grad_rows[i] += s->recent[i];
+                s->recent[i] = 0;
+            }
+    }
+    return NULL;
+}
+
+/* 0, or 1 if there is not enough memory for what it lays out. */
+int aplc_sweep(const Sweep *w, int n_threads) {
+    int64_t stride = (w->n_rows + LANES - 1) / LANES * LANES, width = w->width, panels = width / LANES;
+    int64_t n_blocks = (w->n_labels + BLOCK - 1) / BLOCK, grad_size = w->n_rows * width;
+    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    if (n_threads > n_blocks) n_threads = (int)n_blocks;
+    float *in = calloc(stride * width + 2 * stride, sizeof(float)), *out = malloc(w->n_rows * width * sizeof(float));
+    float *each = calloc(n_threads * (2 * grad_size + BLOCK * stride), sizeof(float));
+    double *sums = calloc(n_threads * 2 * stride, sizeof(double));
+    int failed = !in || !out || !each || !sums;
+    Share shares[MAX_THREADS];
+    pthread_t threads[MAX_THREADS];
+    char started[MAX_THREADS];
+    if (failed) goto done;
+
+    float *root = in + stride * width, *no_root = root + stride;
+    for (int64_t r = 0; r < w->n_rows; r++) {
+        for (int64_t d = 0; d < width; d++) {
+            float x = w->rows[r * width + d];
+            in[(r / LANES * width + d) * LANES + r % LANES] = x;
+            if (d < panels * LANES) out[(d / LANES * w->n_rows + r) * LANES + d % LANES] = x * w->row_weight[r];
+        }
+        if (w->root) {
+            root[r] = (float)(1 / (1 + exp(-(double)w->root[r])));
+            no_root[r] = (float)(1 / (1 + exp((double)w->root[r])));
+        }
+    }
+    for (int t = 0; t < n_threads; t++) {
+        float *own = each + t * (2 * grad_size + BLOCK * stride);
+        int64_t stop = n_blocks * (t + 1) / n_threads * BLOCK;
+        shares[t] = (Share){w, n_blocks * t / n_threads * BLOCK, stop < w->n_labels ? stop : w->n_labels, stride, in, out,
+                            root, no_root, own, own + grad_size, own + 2 * grad_size, sums + 2 * t * stride, sums + (2 * t + 1) * stride};
+        started[t] = t && !pthread_create(&threads[t], NULL, share, &shares[t]);
+        if (t && !started[t]) share(&shares[t]);
+    }
+    share(&shares[0]);
+    for (int t = 1; t < n_threads; t++)
+        if (started[t]) pthread_join(threads[t], NULL);
+
+    for (int64_t r = 0; r < w->n_rows; r++) {
+        double loss = 0, pull = 0;
+        for (int t = 0; t < n_threads; t++) {
+            loss += shares[t].loss[r];
+            pull += shares[t].pull[r];
+        }
+        w->loss[r] = loss;
+        w->pull[r] = (float)pull;
+        for (int64_t d = 0; d < width; d++) {
+            float sum = 0;
+            for (int t = 0; t < n_threads; t++) sum += shares[t].grad_rows[r * width + d];
+            w->grad_rows[r * width + d] = sum * w->row_weight[r];
+        }
+    }
+done:
+    free(in);
+    free(out);
+    free(each);
+    free(sums);
+    return failed;
+}

@@ -1,0 +1,130 @@
+"""Guards the compiled sweep: the same as its twin in PyTorch for every shape, and not missed where there is none."""
+
+import shutil
+
+import pytest
+import torch
+
+from aplc.nn import fused, native
+from aplc.nn.clusters import LabelClusters
+from aplc.nn.fused import Inputs, KeptGradients, Settings
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+@pytest.fixture
+def cold():
+    """The library as a new process finds it."""
+    native.library.cache_clear()
+    yield
+    native.library.cache_clear()
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def make(n_labels, n_rows, width, *, tail, bias, n_positives, n_roots=0):
+    generator = torch.Generator().manual_seed(n_labels + n_rows + width)
+    random = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731
+    pair_P = torch.randperm(n_labels * n_rows, generator=generator)[:n_positives].sort().values
+    return Inputs(
+        rows=random(n_rows, width),
+        roots=3 * random(n_rows) if tail else None,
+        weight=random(n_labels + n_roots, width) / width**0.5,
+        bias=random(n_labels + n_roots) if bias else None,
+        label=pair_P // n_rows,
+        row=pair_P % n_rows,
+        row_weight=torch.rand(n_rows, generator=generator, dtype=torch.float64),
+    )
+
+
+def run(sweep, inputs, n_labels):
+    settings = Settings(n_labels, 256, inputs.weight.dtype, True, True, KeptGradients(), 0)
+    grad_weight = torch.full_like(inputs.weight, torch.nan)
+    grad_bias = None if inputs.bias is None else torch.full_like(inputs.bias, torch.nan)
+    loss_R, pull_R, grad_rows_RD = sweep(inputs, settings, grad_weight, grad_bias)
+    found = {"loss": loss_R, "rows": grad_rows_RD, "weight": grad_weight[:n_labels]}
+    if inputs.roots is not None:
+        found["pull"] = pull_R
+    if grad_bias is not None:
+        found["bias"] = grad_bias[:n_labels]
+    return found
+
+
+def assert_twins(inputs, n_labels, n_threads):
+    double = Inputs(*(x.double() if x is not None and x.is_floating_point() else x for x in inputs))
+    expected = run(fused.chunked_sweep, double, n_labels)
+    found = run(fused.native_sweep, inputs, n_labels)
+    assert found.keys() == expected.keys()
+    for name, value in found.items():
+        tolerance = 1e-6 if name == "loss" else 1e-5
+        assert (value.double() - expected[name]).norm() <= tolerance * expected[name].norm() + 1e-30, name
+    again = run(fused.native_sweep, inputs, n_labels)
+    assert all(torch.equal(found[name], again[name]) for name in found), f"{n_threads} threads: not reproducible"
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 15, 16, 24, 37, 520])
+@pytest.mark.parametrize("n_rows", [1, 4, 7, 8, 9, 17, 33])
+@pytest.mark.parametrize("tail", [False, True])
+def test_every_width_and_number_of_rows(n_rows, width, tail):
+    assert_twins(make(101, n_rows, width, tail=tail, bias=True, n_positives=2 * n_rows), 101, 1)
+
+
+@pytest.mark.parametrize("n_labels", [1, 5, 95, 96, 97, 192, 7000])
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_every_number_of_labels_and_threads(n_labels, n_threads, threads, monkeypatch):
+    threads(n_threads)
+    monkeypatch.setattr(native, "LEAST_WORK", 1)
+    assert_twins(make(n_labels, 6, 24, tail=True, bias=False, n_positives=min(40, n_labels)), n_labels, n_threads)
+
+
+@pytest.mark.parametrize("n_positives", [0, 1, 97 * 40])
+@pytest.mark.parametrize("tail", [False, True])
+def test_no_positive_one_and_all(n_positives, tail):
+    assert_twins(make(97, 40, 16, tail=tail, bias=False, n_positives=n_positives), 97, 1)
+
+
+def test_rows_of_other_clusters_roots_are_left_alone():
+    inputs = make(100, 5, 16, tail=False, bias=True, n_positives=9, n_roots=3)
+    assert_twins(inputs, 100, 1)
+    grad_weight = torch.full_like(inputs.weight, 7.0)
+    settings = Settings(100, 256, torch.float32, True, True, KeptGradients(), 0)
+    fused.native_sweep(inputs, settings, grad_weight, torch.empty(103))
+    assert (grad_weight[100:] == 7.0).all()
+
+
+def test_the_layer_uses_it_and_a_number_that_is_none_shows():
+    layer = LabelClusters(16, [20], 40)
+    hidden = torch.randn(3, 16)
+    calls, sweep = [], native.sweep
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "sweep", lambda **options: calls.append(1) or sweep(**options))
+        layer(hidden, torch.tensor([[1], [25], [3]]))
+    assert len(calls) == 2
+    hidden[1, 3] = torch.nan
+    assert layer(hidden, torch.tensor([[1], [25], [3]])).isnan()
+
+
+@pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])
+def test_without_a_compiler_pytorch_does_the_same(compiler, cold, monkeypatch, tmp_path):
+    torch.manual_seed(0)
+    layer, hidden, labels = LabelClusters(16, [20], 40), torch.randn(3, 16), torch.tensor([[1], [25], [3]])
+    expected = layer(hidden, labels)
+    native.library.cache_clear()
+    monkeypatch.setenv("CC", compiler)
+    monkeypatch.setenv("APLC_CACHE", str(tmp_path))
+    assert native.library() is None
+    torch.testing.assert_close(layer(hidden, labels), expected, rtol=1e-6, atol=0)
+
+
+def test_it_is_compiled_once(cold, monkeypatch, tmp_path):
+    monkeypatch.setenv("APLC_CACHE", str(tmp_path))
+    assert native.library() is not None
+    native.library.cache_clear()
+    monkeypatch.setattr(native.subprocess, "run", lambda *args, **options: pytest.fail("compiled again"))
+    assert native.library() is not None
+    assert len(list((tmp_path / "native").iterdir())) == 1
