@@ -82,7 +82,7 @@ def assert_same(found, expected, tolerance):
 
 def assert_same_by_name(layer, found, expected, tolerance):
     """LayerNorm over few values has next to no slope, and PyTorch's own backward gets little of that right: what lies
-    before it is measured by ten times the whole gradient. Linear tails have no such excuse. A bias' gradient is a sum of
+    before it is measured by ten times the whole gradient. Linear tails have no such excuse. A bias' gradient sums
     residuals of both signs that may come to nothing: it is measured by the whole gradient, too."""
     whole = torch.cat([g.flatten() for g in expected]).norm()
     names = ["hidden", *(name for name, _ in layer.named_parameters())]

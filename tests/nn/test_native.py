@@ -46,10 +46,10 @@ def run(sweep, inputs, n_labels):
     settings = Settings(n_labels, 256, inputs.weight.dtype, True, True, KeptGradients(), 0)
     grad_weight = torch.full_like(inputs.weight, torch.nan)
     grad_bias = None if inputs.bias is None else torch.full_like(inputs.bias, torch.nan)
-    loss_R, pull_R, grad_rows_RD = sweep(inputs, settings, grad_weight, grad_bias)
-    found = {"loss": loss_R, "rows": grad_rows_RD, "weight": grad_weight[:n_labels]}
-    if inputs.roots is not None:
-        found["pull"] = pull_R
+    loss, grad_rows, grad_roots = sweep(inputs, settings, grad_weight, grad_bias)
+    found = {"loss": loss, "rows": grad_rows, "weight": grad_weight[:n_labels]}
+    if grad_roots is not None:
+        found["roots"] = grad_roots
     if grad_bias is not None:
         found["bias"] = grad_bias[:n_labels]
     return found
@@ -102,7 +102,7 @@ def test_the_layer_uses_it_and_a_number_that_is_none_shows():
     hidden = torch.randn(3, 16)
     calls, sweep = [], native.sweep
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "sweep", lambda **options: calls.append(1) or sweep(**options))
+        patch.setattr(native, "sweep", lambda *given: calls.append(1) or sweep(*given))
         layer(hidden, torch.tensor([[1], [25], [3]]))
     assert len(calls) == 2
     hidden[1, 3] = torch.nan

@@ -389,12 +389,12 @@ class LabelClusters(nn.Module):
             raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
         row_N, place_N = (labels_BP != PADDING).nonzero(as_tuple=True)
         label_N = labels_BP[row_N, place_N]
-        wrong = label_N[(label_N < 0) | (label_N >= self.n_labels)]
-        if len(wrong):
-            raise ValueError(
-                f"labels holds the id {wrong[0].item()}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1), "
-                f"or {PADDING} for padding"
-            )
+        for extreme in label_N.aminmax() if len(label_N) else ():
+            if not 0 <= extreme < self.n_labels:
+                raise ValueError(
+                    f"labels holds the id {extreme.item()}, but ids must be from 0 to {self.n_labels - 1} "
+                    f"(n_labels - 1), or {PADDING} for padding"
+                )
         pair_N = torch.unique(label_N * n_rows + row_N)
         return pair_N // max(n_rows, 1), pair_N % max(n_rows, 1)
 
@@ -407,18 +407,17 @@ class LabelClusters(nn.Module):
 
     def _row_weights(self, touched_BK: Tensor) -> Tensor:
         """What a row's loss is multiplied by: 1 / sum of L_i (paper, Eq. 5) or 1 / (B L_i) (released)."""
-        size_B = self._sizes(touched_BK)
         if self.objective == "paper":
+            size_B = self._sizes(touched_BK)
             return torch.ones_like(size_B) / size_B.sum()
-        size_B = size_B + (~touched_BK).sum(1)  # each untouched root is one label
-        return 1 / (size_B * len(size_B))
+        return 1 / (self._sizes(touched_BK, untouched=1) * max(1, len(touched_BK)))
 
-    def _sizes(self, touched_BK: Tensor) -> Tensor:
-        """L_i: the labels of the touched clusters, the head's included (Eq. 4)."""
-        bounds = torch.tensor(self.bounds, device=touched_BK.device)
-        tail_sizes_K = bounds.diff()[1 : 1 + len(self.tails)].double()
-        n_added = self.n_labels - self.bounds[1 + len(self.tails)]
-        return self.head_size + n_added + touched_BK.double() @ tail_sizes_K
+    def _sizes(self, touched_BK: Tensor, untouched: int = 0) -> Tensor:
+        """L_i: the labels of the touched clusters, the head's included (Eq. 4), and `untouched` for each other tail."""
+        n_tails = len(self.tails)
+        tails = [stop - start - untouched for start, stop in pairwise(self.bounds[1 : 2 + n_tails])]
+        always = self.head_size + self.n_labels - self.bounds[1 + n_tails] + untouched * n_tails
+        return touched_BK.double() @ touched_BK.new_tensor(tails, dtype=torch.float64) + always
 
     def _check_hidden(self, hidden_BD: Tensor) -> None:
         if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:

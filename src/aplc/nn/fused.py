@@ -20,7 +20,7 @@ from torch import Tensor
 from aplc.nn import native
 
 _softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
-_LARGEST_ROOT = 80
+LARGEST_ROOT = 80
 """Beyond it, odds can overflow in float32."""
 
 
@@ -143,30 +143,22 @@ class ClusterLoss(torch.autograd.Function):
 
 def logits_of(rows_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, dtype: torch.dtype) -> Tensor:
     """Logits, labels x rows: the product in `dtype`, the result in the element-wise dtype."""
-    logits_CR = (rows_RD.to(dtype) @ weight_CD.to(dtype).t()).t().to(compute_dtype(rows_RD, weight_CD))
+    logits_CR = (weight_CD.to(dtype) @ rows_RD.to(dtype).t()).to(compute_dtype(rows_RD, weight_CD))
     return logits_CR if bias_C is None else logits_CR + bias_C[:, None]
 
 
 def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]:
     """Loss and gradients of one cluster."""
-    dtype, wanted = compute_dtype(inputs.rows, inputs.weight), settings.with_gradients
+    wanted = settings.with_gradients
     grad_weight = settings.kept.take(settings.name, inputs.weight) if wanted and settings.with_weight else None
-    grad_bias = None if inputs.bias is None else torch.empty_like(inputs.bias)
+    grad_bias = torch.empty_like(inputs.bias) if wanted and inputs.bias is not None else None
     run = native_sweep if _suits_native(inputs, settings) else chunked_sweep
-    loss_R, pull_R, grad_rows_RD = run(inputs, settings, grad_weight, grad_bias)
-    loss = (loss_R @ inputs.row_weight.double()).to(dtype)
-    if not wanted:
-        return loss, None
-    grad_roots_R = None
-    if inputs.roots is not None:
-        n_positive_R = torch.bincount(inputs.row, minlength=len(inputs.rows))
-        no_root_R = torch.sigmoid(-inputs.roots.to(dtype))
-        grad_roots_R = (pull_R.to(dtype) - no_root_R * n_positive_R) * inputs.row_weight.to(dtype)
-    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight, grad_bias)
+    loss, grad_rows_RD, grad_roots_R = run(inputs, settings, grad_weight, grad_bias)
+    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight, grad_bias) if wanted else None
 
 
 def _suits_native(inputs: Inputs, settings: Settings) -> bool:
-    """The compiled sweep is for training on a CPU in float32. Its odds overflow where roots are beyond 80."""
+    """The compiled sweep is for training on a CPU in float32."""
     floats = [x for x in (inputs.rows, inputs.roots, inputs.weight, inputs.bias) if x is not None]
     return (
         settings.with_gradients
@@ -175,34 +167,31 @@ def _suits_native(inputs: Inputs, settings: Settings) -> bool:
         and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in floats)
         and inputs.weight.is_contiguous()
         and len(inputs.rows) > 0
-        and not (inputs.roots is not None and (inputs.roots > _LARGEST_ROOT).any())
+        and not (inputs.roots is not None and inputs.roots.max() > LARGEST_ROOT)
         and native.library() is not None
     )
 
 
 def native_sweep(
     inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """`chunked_sweep` in one call of compiled code (sweep.c)."""
-    assert grad_weight is not None
-    n_leaves = settings.n_leaves
-    return native.sweep(
-        rows=inputs.rows.detach().contiguous(),
-        roots=None if inputs.roots is None else inputs.roots.detach().contiguous(),
-        weight=inputs.weight.detach()[:n_leaves],
-        bias=None if inputs.bias is None else inputs.bias.detach()[:n_leaves],
-        label=inputs.label.contiguous(),
-        row=inputs.row.contiguous(),
-        row_weight=inputs.row_weight.float(),
-        grad_weight=grad_weight,
-        grad_bias=grad_bias,
+    rows_RD, loss = inputs.rows.contiguous(), torch.empty(())
+    roots_R = None if inputs.roots is None else inputs.roots.contiguous()
+    grad_rows_RD = torch.empty_like(rows_RD)
+    grad_roots_R = None if roots_R is None else torch.empty_like(roots_R)
+    native.sweep(
+        (settings.n_leaves, *rows_RD.shape, len(inputs.label)),
+        *(inputs.weight, inputs.bias, rows_RD, inputs.row_weight, roots_R, inputs.label, inputs.row),
+        *(loss, grad_weight, grad_bias, grad_rows_RD, grad_roots_R),
     )
+    return loss, grad_rows_RD, grad_roots_R
 
 
 def chunked_sweep(
     inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Each row's loss, each row's sum over negatives of d/dc, and the rows' gradient; fills the other gradients."""
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The loss and the gradients of rows and roots; fills those of weight and bias."""
     n_rows, n_leaves, chunk_size = len(inputs.rows), settings.n_leaves, settings.chunk_size
     dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
     products = _Products(inputs, settings, dtype, grad_weight)
@@ -227,13 +216,12 @@ def chunked_sweep(
             products.gradients(start, stop, logits_CR)
             if grad_bias is not None:
                 grad_bias[start:stop] = logits_CR @ products.row_weight_R
-    return loss_R, terms.pull_R, products.rows_gradient()
+    loss = (loss_R @ inputs.row_weight.double()).to(dtype)
+    return loss, products.rows_gradient(), terms.roots_gradient(inputs.row, products.row_weight_R)
 
 
 class _HeadTerms:
     """p = sigmoid(z): -log(1-p) = softplus(z), d/dz = p; for a positive -log p = softplus(-z), d/dz = p - 1."""
-
-    pull_R = torch.empty(0)  # there is no root
 
     def __call__(
         self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
@@ -249,6 +237,9 @@ class _HeadTerms:
                 z_CR.put_(positive[0], -torch.sigmoid(-z_P))
         return a_CR.sum(0)
 
+    def roots_gradient(self, row_P: Tensor, row_weight_R: Tensor) -> None:
+        """There is no root."""
+
 
 class _TailTerms:
     """p = sigmoid(c) sigmoid(z), with no subtraction of nearly equal numbers anywhere.
@@ -263,7 +254,7 @@ class _TailTerms:
         self.roots_R, self.minus_log_root_R = roots_R, softplus(-roots_R)
         self.root_R, self.no_root_R = torch.sigmoid(roots_R), torch.sigmoid(-roots_R)
         self.pull_R = torch.zeros_like(roots_R, dtype=torch.float64)  # sum over negatives of d/dc
-        self.is_extreme = bool((roots_R > _LARGEST_ROOT).any())
+        self.is_extreme = bool((roots_R > LARGEST_ROOT).any())
 
     def __call__(
         self, z_CR: Tensor, a_CR: Tensor, b_CR: Tensor, positive: tuple[Tensor, Tensor] | None, with_gradients: bool
@@ -286,6 +277,10 @@ class _TailTerms:
         if with_gradients:
             self.pull_R += pull_CR.sum(0)
         return b_CR.sum(0)
+
+    def roots_gradient(self, row_P: Tensor, row_weight_R: Tensor) -> Tensor:
+        n_positive_R = torch.bincount(row_P, minlength=len(self.roots_R))
+        return (self.pull_R.to(self.roots_R.dtype) - self.no_root_R * n_positive_R) * row_weight_R
 
     def _log_odds(self, minus_z_CR: Tensor, a_CR: Tensor, b_CR: Tensor) -> Tensor:
         """The same with log o = c - softplus(s - z), s = softplus(c): loss in b, d/dz in minus_z; returns d/dc."""

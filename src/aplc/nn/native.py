@@ -18,14 +18,14 @@ from torch import Tensor
 from aplc.files import cache_root, cached, digest
 
 SOURCE = Path(__file__).with_name("sweep.c")
-FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread"]
+FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
 LEAST_WORK = 2**21
 """Multiplications of one product that are worth a thread."""
 
 _SIZES = ["n_labels", "n_rows", "width", "n_positives"]
 _TENSORS = [
     *["weight", "bias", "rows", "row_weight", "root", "label", "row"],
-    *["grad_weight", "grad_bias", "grad_rows", "pull", "loss"],
+    *["loss", "grad_weight", "grad_bias", "grad_rows", "grad_root"],
 ]
 
 
@@ -58,26 +58,15 @@ def _processor() -> str:
         return f"{platform.machine()} {platform.processor()}"
 
 
-def sweep(
-    rows: Tensor,
-    roots: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-    label: Tensor,
-    row: Tensor,
-    row_weight: Tensor,
-    grad_weight: Tensor,
-    grad_bias: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`fused.chunked_sweep` for contiguous float32 and int64 on the CPU, with as many threads as PyTorch has."""
-    (n_labels, width), n_rows = weight.shape, len(rows)
-    loss_R, pull_R = torch.empty(n_rows, dtype=torch.float64), torch.empty(n_rows)
-    grad_rows_RD = torch.empty_like(rows)
-    tensors = [weight, bias, rows, row_weight, roots, label, row, grad_weight, grad_bias, grad_rows_RD, pull_R, loss_R]
-    call = _Sweep(n_labels, n_rows, width, len(label), *(None if x is None else x.data_ptr() for x in tensors))
-    threads = min(torch.get_num_threads(), 1 + n_labels * n_rows * width // LEAST_WORK)
+def sweep(sizes: tuple[int, int, int, int], *tensors: Tensor | None) -> None:
+    """The sweep over a cluster, with as many threads as PyTorch has. Arguments are those of `Sweep` in sweep.c.
+
+    Tensors are contiguous and on the CPU: float32, ids int64, `row_weight` float64.
+    """
     compiled = library()
     assert compiled is not None
+    n_labels, n_rows, width, _ = sizes
+    call = _Sweep(*sizes, *(None if x is None else x.data_ptr() for x in tensors))
+    threads = min(torch.get_num_threads(), 1 + n_labels * n_rows * width // LEAST_WORK)
     if compiled.aplc_sweep(ctypes.byref(call), threads):
         raise MemoryError(f"no memory for {threads} sums of the gradients of {n_rows} x {width} hidden states")
-    return loss_R, pull_R, grad_rows_RD

@@ -12,7 +12,6 @@
  * Names: weight (n_labels x width), rows (n_rows x width), z the block's logits (BLOCK x stride), later dL/dz.
  */
 #include <math.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,11 +24,11 @@ typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* 
 
 typedef struct {
     int64_t n_labels, n_rows, width, n_positives;
-    const float *weight, *bias, *rows, *row_weight;
+    const float *weight, *bias, *rows;
+    const double *row_weight;
     const float *root; /* the logits c of the cluster's root, one a row; NULL for the head */
     const int64_t *label, *row; /* positives, sorted by label */
-    float *grad_weight, *grad_bias, *grad_rows, *pull; /* pull: sum over negatives of d/dc, one a row */
-    double *loss; /* one a row */
+    float *loss, *grad_weight, *grad_bias, *grad_rows, *grad_root;
 } Sweep;
 
 typedef struct {
@@ -37,8 +36,9 @@ typedef struct {
     int64_t start, stop, stride; /* its labels; rows rounded up to whole vectors */
     const float *in, *out; /* rows in panels: of eight rows; of eight columns, times the rows' weights */
     const float *root, *no_root; /* sigmoid(c), sigmoid(-c) */
-    float *grad_rows, *recent, *z; /* recent: of the latest blocks, so that few large and small numbers meet */
-    double *loss, *pull;
+    float *z, *aside, *grad_rows; /* aside: the positives' logits */
+    float *recent; /* the latest blocks' part of grad_rows: a large sum loses digits of small numbers */
+    double *loss, *pull; /* one a row; pull: the sum of d/dc */
 } Share;
 
 INLINE vec load(const float *from) { return (vec)*(const loose *)from; }
@@ -86,6 +86,7 @@ INLINE void tile(int n_tall, int n_wide, int64_t depth, const float *a, int64_t 
     vec sum[12], wide[2];
     for (int i = 0; i < n_tall; i++) {
         if (next) __builtin_prefetch(next + i * to_row, 0, 2);
+        if (next) __builtin_prefetch(to + i * to_row + 2 * LANES, 1);
         for (int j = 0; j < n_wide; j++) sum[i * n_wide + j] = add ? load(to + i * to_row + j * LANES) : all(0.0f);
     }
     for (int64_t k = 0; k < depth; k++) {
@@ -99,8 +100,8 @@ INLINE void tile(int n_tall, int n_wide, int64_t depth, const float *a, int64_t 
         for (int j = 0; j < n_wide; j++) store(to + i * to_row + j * LANES, sum[i * n_wide + j]);
 }
 
-/* The same for any number of i and one panel or two, in tiles of six and what is left: rather four and three than six and
- * one, which would be too few sums to keep the processor busy. */
+/* The same for any number of i and one panel or two, in tiles of six and what is left: rather four and three than six
+ * and one, which would be too few sums to keep the processor busy. */
 INLINE void column(int64_t n_tall, int64_t n_wide, int64_t depth, const float *a, int64_t a_row, int64_t a_step,
                    const float *b, int64_t b_panel, float *to, int64_t to_row, int add, const float *next) {
     for (int64_t n; n_tall > 0; n_tall -= n) {
@@ -149,7 +150,7 @@ static void gradients(const Share *s, const float *weight, float *grad_weight, i
             float sum = 0;
             for (int64_t r = 0; r < n_rows; r++) {
                 float z = s->z[l * s->stride + r];
-                sum += z * w->row_weight[r] * w->rows[r * width + d];
+                sum += z * (float)w->row_weight[r] * w->rows[r * width + d];
                 s->recent[r * width + d] += z * weight[l * width + d];
             }
             grad_weight[l * width + d] = sum;
@@ -197,7 +198,6 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
     const Sweep *w = s->all;
     int64_t width = w->width, first = *positive, last = first;
     const float *weight = w->weight + start * width;
-    float kept[BLOCK * 16], *z_of = kept;
 
     logits(s, weight, n);
     if (w->bias)
@@ -206,33 +206,33 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
 
     /* Positives step aside as logits without loss or gradient, and come back with their own. */
     while (last < w->n_positives && w->label[last] < start + n) last++;
-    if (last - first > BLOCK * 16) z_of = malloc((last - first) * sizeof(float));
     for (int64_t i = first; i < last; i++) {
         float *place = s->z + (w->label[i] - start) * s->stride + w->row[i];
-        z_of[i - first] = *place;
+        s->aside[i - first] = *place;
         *place = -1e30f;
     }
     if (w->root) tail_terms(s, n);
     else head_terms(s, n);
     for (int64_t i = first; i < last; i++) {
-        double z = z_of[i - first];
-        s->loss[w->row[i]] += softplus(-z) + (w->root ? softplus(-(double)w->root[w->row[i]]) : 0);
-        s->z[(w->label[i] - start) * s->stride + w->row[i]] = (float)(-1 / (1 + exp(z)));
+        double z = s->aside[i - first];
+        int64_t r = w->row[i];
+        s->loss[r] += softplus(-z) + (w->root ? softplus(-(double)w->root[r]) : 0);
+        s->pull[r] -= s->no_root[r];
+        s->z[(w->label[i] - start) * s->stride + r] = (float)(-1 / (1 + exp(z)));
     }
-    if (z_of != kept) free(z_of);
     *positive = last;
 
-    gradients(s, weight, w->grad_weight + start * width, n, start + 2 * BLOCK <= s->stop ? weight + BLOCK * width : NULL);
+    const float *next = start + 2 * BLOCK <= s->stop ? weight + BLOCK * width : NULL;
+    gradients(s, weight, w->grad_weight + start * width, n, next);
     if (w->bias)
         for (int64_t l = 0; l < n; l++) {
             float sum = 0;
-            for (int64_t r = 0; r < w->n_rows; r++) sum += s->z[l * s->stride + r] * w->row_weight[r];
+            for (int64_t r = 0; r < w->n_rows; r++) sum += s->z[l * s->stride + r] * (float)w->row_weight[r];
             w->grad_bias[start + l] = sum;
         }
 }
 
-static void *share(void *given) {
-    const Share *s = given;
+static void share(const Share *s) {
     int64_t positive = 0, high = s->all->n_positives;
     while (positive < high) { /* the first positive of its labels */
         int64_t middle = (positive + high) / 2;
@@ -247,22 +247,20 @@ static void *share(void *given) {
                 s->recent[i] = 0;
             }
     }
-    return NULL;
 }
 
 /* 0, or 1 if there is not enough memory for what it lays out. */
 int aplc_sweep(const Sweep *w, int n_threads) {
     int64_t stride = (w->n_rows + LANES - 1) / LANES * LANES, width = w->width, panels = width / LANES;
-    int64_t n_blocks = (w->n_labels + BLOCK - 1) / BLOCK, grad_size = w->n_rows * width;
+    int64_t n_blocks = (w->n_labels + BLOCK - 1) / BLOCK;
+    int64_t grad_size = w->n_rows * width, z_size = BLOCK * stride, own_size = 2 * (grad_size + z_size);
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     if (n_threads > n_blocks) n_threads = (int)n_blocks;
     float *in = calloc(stride * width + 2 * stride, sizeof(float)), *out = malloc(w->n_rows * width * sizeof(float));
-    float *each = calloc(n_threads * (2 * grad_size + BLOCK * stride), sizeof(float));
+    float *each = calloc(n_threads * own_size, sizeof(float));
     double *sums = calloc(n_threads * 2 * stride, sizeof(double));
     int failed = !in || !out || !each || !sums;
     Share shares[MAX_THREADS];
-    pthread_t threads[MAX_THREADS];
-    char started[MAX_THREADS];
     if (failed) goto done;
 
     float *root = in + stride * width, *no_root = root + stride;
@@ -270,7 +268,7 @@ int aplc_sweep(const Sweep *w, int n_threads) {
         for (int64_t d = 0; d < width; d++) {
             float x = w->rows[r * width + d];
             in[(r / LANES * width + d) * LANES + r % LANES] = x;
-            if (d < panels * LANES) out[(d / LANES * w->n_rows + r) * LANES + d % LANES] = x * w->row_weight[r];
+            if (d < panels * LANES) out[(d / LANES * w->n_rows + r) * LANES + d % LANES] = x * (float)w->row_weight[r];
         }
         if (w->root) {
             root[r] = (float)(1 / (1 + exp(-(double)w->root[r])));
@@ -278,31 +276,32 @@ int aplc_sweep(const Sweep *w, int n_threads) {
         }
     }
     for (int t = 0; t < n_threads; t++) {
-        float *own = each + t * (2 * grad_size + BLOCK * stride);
-        int64_t stop = n_blocks * (t + 1) / n_threads * BLOCK;
-        shares[t] = (Share){w, n_blocks * t / n_threads * BLOCK, stop < w->n_labels ? stop : w->n_labels, stride, in, out,
-                            root, no_root, own, own + grad_size, own + 2 * grad_size, sums + 2 * t * stride, sums + (2 * t + 1) * stride};
-        started[t] = t && !pthread_create(&threads[t], NULL, share, &shares[t]);
-        if (t && !started[t]) share(&shares[t]);
+        int64_t start = n_blocks * t / n_threads * BLOCK, stop = n_blocks * (t + 1) / n_threads * BLOCK;
+        float *own = each + t * own_size;
+        shares[t] = (Share){.all = w, .start = start, .stop = stop < w->n_labels ? stop : w->n_labels, .stride = stride,
+                            .in = in, .out = out, .root = root, .no_root = no_root, .z = own, .aside = own + z_size,
+                            .grad_rows = own + 2 * z_size, .recent = own + 2 * z_size + grad_size,
+                            .loss = sums + 2 * t * stride, .pull = sums + (2 * t + 1) * stride};
     }
-    share(&shares[0]);
-    for (int t = 1; t < n_threads; t++)
-        if (started[t]) pthread_join(threads[t], NULL);
+    /* PyTorch's own threads, where its OpenMP is the compiler's: others would have to wait while these look for work. */
+#pragma omp parallel for num_threads(n_threads) schedule(static, 1)
+    for (int t = 0; t < n_threads; t++) share(&shares[t]);
 
+    double loss = 0;
     for (int64_t r = 0; r < w->n_rows; r++) {
-        double loss = 0, pull = 0;
+        double pull = 0, row_weight = w->row_weight[r];
         for (int t = 0; t < n_threads; t++) {
-            loss += shares[t].loss[r];
-            pull += shares[t].pull[r];
+            loss += shares[t].loss[r] * row_weight;
+            pull += shares[t].pull[r] * row_weight;
         }
-        w->loss[r] = loss;
-        w->pull[r] = (float)pull;
+        if (w->root) w->grad_root[r] = (float)pull;
         for (int64_t d = 0; d < width; d++) {
             float sum = 0;
             for (int t = 0; t < n_threads; t++) sum += shares[t].grad_rows[r * width + d];
-            w->grad_rows[r * width + d] = sum * w->row_weight[r];
+            w->grad_rows[r * width + d] = sum * (float)row_weight;
         }
     }
+    *w->loss = (float)loss;
 done:
     free(in);
     free(out);
