@@ -238,9 +238,9 @@ class LabelClusters(nn.Module):
             if not len(rows_R):
                 continue
             place_B = touched_BK[:, t].cumsum(0) - 1  # where a row of the batch lies in rows_R
-            positives = label_N[begin:end] - self.bounds[t + 1], place_B[row_N[begin:end]]
+            positives = label_N[begin:end] - self.bounds[t + 1], place_B.index_select(0, row_N[begin:end])
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
-            roots_R, row_weight_R = roots_BK[:, t].index_select(0, rows_R), row_weight_B[rows_R]
+            roots_R, row_weight_R = roots_BK[:, t].index_select(0, rows_R), row_weight_B.index_select(0, rows_R)
             loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_R)[0]
         for i, addition in enumerate(self._additions, start=1 + len(self.tails)):
             begin, end = first[i : i + 2]
@@ -387,16 +387,19 @@ class LabelClusters(nn.Module):
             raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
         if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
             raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
-        row_N, place_N = (labels_BP != PADDING).nonzero(as_tuple=True)
-        label_N = labels_BP[row_N, place_N]
-        for extreme in label_N.aminmax() if len(label_N) else ():
-            if not 0 <= extreme < self.n_labels:
+        if not labels_BP.numel():
+            return (labels_BP.flatten(),) * 2
+        row_B1 = torch.arange(n_rows, device=labels_BP.device)[:, None]
+        pair_N = torch.unique(labels_BP * n_rows + row_B1)  # sorted, so that padding comes first
+        label_N = pair_N // n_rows
+        n_padding = int(torch.searchsorted(label_N, 0))
+        for label in (x.item() for x in (*labels_BP.aminmax(), label_N[n_padding - 1])):
+            if label != PADDING and not 0 <= label < self.n_labels:
                 raise ValueError(
-                    f"labels holds the id {extreme.item()}, but ids must be from 0 to {self.n_labels - 1} "
+                    f"labels holds the id {label}, but ids must be from 0 to {self.n_labels - 1} "
                     f"(n_labels - 1), or {PADDING} for padding"
                 )
-        pair_N = torch.unique(label_N * n_rows + row_N)
-        return pair_N // max(n_rows, 1), pair_N % max(n_rows, 1)
+        return label_N[n_padding:], (pair_N - label_N * n_rows)[n_padding:]
 
     def _touched(self, row_N: Tensor, first: list[int], n_rows: int) -> Tensor:
         """S_i without the head (Eq. 3): which rows have a label in which tail."""

@@ -116,9 +116,10 @@ class ClusterLoss(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
         with torch.autocast(inputs.rows.device.type, enabled=False):
             loss, ctx.gradients = sweep(inputs, settings)
+            if len(inputs.weight) == n_leaves:
+                return loss, inputs.rows.new_empty(len(inputs.rows), 0)
             bias = None if inputs.bias is None else inputs.bias[n_leaves:]
-            below_RK = logits_of(inputs.rows, inputs.weight[n_leaves:], bias, settings.product_dtype).t()
-        return loss, below_RK
+            return loss, logits_of(inputs.rows, inputs.weight[n_leaves:], bias, settings.product_dtype).t()
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -127,7 +128,7 @@ class ClusterLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         if gradients is None:  # a second backward pass: the first one gave the gradients away
             _, gradients = sweep(inputs, ctx.settings)
-        if grad_loss.device.type != "cpu" or grad_loss != 1:  # on a GPU the comparison would wait for the device
+        if grad_loss.device.type != "cpu" or grad_loss.item() != 1:  # on a GPU the comparison would wait for the device
             for gradient in gradients:
                 if gradient is not None:
                     gradient.mul_(grad_loss.to(gradient.dtype))

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LANES = 8, BLOCK = 96, DEPTH = 512, RECENT = 32, MAX_THREADS = 64 };
+enum { LANES = 8, BLOCK = 72, DEPTH = 512, RECENT = 32, MAX_THREADS = 64 };
 typedef float vec __attribute__((vector_size(32)));
 typedef int32_t ivec __attribute__((vector_size(32)));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* anywhere in memory */
