@@ -17,8 +17,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple, cast
 
+import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -31,14 +32,14 @@ PADDING = -100
 
 
 class Targets(NamedTuple):
-    """What a batch of label lists asks for."""
+    """What a batch of label lists asks for. In NumPy, which is quicker than tensors with a few hundred numbers."""
 
-    label_N: Tensor
+    label_N: NDArray[np.int64]
     """Ids of the N (label, row) pairs, without repeats, sorted by label."""
-    row_N: Tensor
-    touched_BK: Tensor
+    row_N: NDArray[np.int64]
+    touched_BK: NDArray[np.bool_]
     """Which rows have a label in which tail: S_i without the head (Eq. 3)."""
-    row_weight_B: Tensor
+    row_weight_B: NDArray[np.float64]
     """What a row's loss is multiplied by."""
 
 
@@ -233,15 +234,17 @@ class LabelClusters(nn.Module):
         positives = label_N[: first[1]], row_N[: first[1]]
         loss, roots_BK = self._cluster_loss(self.head, hidden_BD, None, *positives, row_weight_B)
         for t, tail in enumerate(self._tails):
-            begin, end = first[t + 1 : t + 3]
-            rows_R = touched_BK[:, t].nonzero().squeeze(1)
-            if not len(rows_R):
+            inside = slice(first[t + 1], first[t + 2])
+            touched_B = touched_BK[:, t]
+            if not touched_B.any():
                 continue
-            place_B = touched_BK[:, t].cumsum(0) - 1  # where a row of the batch lies in rows_R
-            positives = label_N[begin:end] - self.bounds[t + 1], place_B.index_select(0, row_N[begin:end])
+            rows = np.flatnonzero(touched_B)
+            place_B = touched_B.cumsum() - 1  # where a row of the batch lies in rows
+            rows_R = torch.from_numpy(rows).to(hidden_BD.device)
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
-            roots_R, row_weight_R = roots_BK[:, t].index_select(0, rows_R), row_weight_B.index_select(0, rows_R)
-            loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_R)[0]
+            roots_R = roots_BK[:, t].index_select(0, rows_R)
+            positives = label_N[inside] - self.bounds[t + 1], place_B[row_N[inside]]
+            loss = loss + self._cluster_loss(tail.output, narrow, roots_R, *positives, row_weight_B[rows])[0]
         for i, addition in enumerate(self._additions, start=1 + len(self.tails)):
             begin, end = first[i : i + 2]
             positives = label_N[begin:end] - self.bounds[i], row_N[begin:end]
@@ -252,7 +255,7 @@ class LabelClusters(nn.Module):
         """The released code's term for the roots of tails that a row does not touch: BCE(c_t, 0)."""
         if self.objective == "paper" or not len(self.tails):
             return 0.0
-        weight_BK = ~targets.touched_BK * targets.row_weight_B[:, None]
+        weight_BK = torch.from_numpy(~targets.touched_BK * targets.row_weight_B[:, None]).to(roots_BK.device)
         return (softplus(roots_BK) * weight_BK).sum().to(roots_BK.dtype)
 
     def loss_weight(self, labels_BP: Tensor) -> float:
@@ -359,7 +362,7 @@ class LabelClusters(nn.Module):
         weight_CD, bias_C = self.head.weight[chunk], None if self.head.bias is None else self.head.bias[chunk]
         return logits_of(hidden_BD, weight_CD, bias_C, product_dtype(hidden_BD, weight_CD))
 
-    def _cluster_loss(self, linear: nn.Linear, rows_RD: Tensor, roots_R: Tensor | None, *rest: Tensor) -> list[Tensor]:
+    def _cluster_loss(self, linear: nn.Linear, rows_RD: Tensor, roots_R: Tensor | None, *rest: NDArray) -> list[Tensor]:
         wanted = any(x is not None and x.requires_grad for x in (rows_RD, roots_R, linear.weight, linear.bias))
         settings = Settings(
             n_leaves=self.head_size if linear is self.head else linear.out_features,
@@ -370,57 +373,49 @@ class LabelClusters(nn.Module):
             kept=self._kept,
             name=id(linear),
         )
-        return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *rest)
+        positives_and_weights = (torch.from_numpy(x).to(rows_RD.device) for x in rest)
+        return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *positives_and_weights)
 
     def _targets(self, labels_BP: Tensor, n_rows: int) -> "Targets":
         label_N, row_N = self._positives(labels_BP, n_rows)
-        touched_BK = self._touched(row_N, self._edges(label_N), n_rows)
+        touched_BK = np.zeros((n_rows, len(self.tails)), dtype=bool)
+        for t, inside in enumerate(pairwise(self._edges(label_N)[1 : 2 + len(self.tails)])):
+            touched_BK[row_N[slice(*inside)], t] = True
         return Targets(label_N, row_N, touched_BK, self._row_weights(touched_BK))
 
-    def _edges(self, label_N: Tensor) -> list[int]:
+    def _edges(self, label_N: NDArray[np.int64]) -> list[int]:
         """Cluster i has the pairs edges[i]:edges[i + 1] of labels that are sorted."""
-        return torch.searchsorted(label_N, torch.tensor(self.bounds, device=label_N.device)).tolist()
+        return np.searchsorted(label_N, self.bounds).tolist()
 
-    def _positives(self, labels_BP: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+    def _positives(self, labels_BP: Tensor, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The (label, row) pairs of the batch without repeats, sorted by label."""
         if labels_BP.dtype != torch.int64:
             raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
         if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
             raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
-        if not labels_BP.numel():
-            return (labels_BP.flatten(),) * 2
-        row_B1 = torch.arange(n_rows, device=labels_BP.device)[:, None]
-        pair_N = torch.unique(labels_BP * n_rows + row_B1)  # sorted, so that padding comes first
-        label_N = pair_N // n_rows
-        n_padding = int(torch.searchsorted(label_N, 0))
-        for label in (x.item() for x in (*labels_BP.aminmax(), label_N[n_padding - 1])):
-            if label != PADDING and not 0 <= label < self.n_labels:
+        labels = labels_BP.cpu().numpy()
+        row_N, place_N = (labels != PADDING).nonzero()
+        label_N = labels[row_N, place_N]
+        for label in (label_N.min(), label_N.max()) if len(label_N) else ():
+            if not 0 <= label < self.n_labels:
                 raise ValueError(
-                    f"labels holds the id {label}, but ids must be from 0 to {self.n_labels - 1} "
-                    f"(n_labels - 1), or {PADDING} for padding"
+                    f"labels holds the id {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1), "
+                    f"or {PADDING} for padding"
                 )
-        return label_N[n_padding:], (pair_N - label_N * n_rows)[n_padding:]
+        return np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1))
 
-    def _touched(self, row_N: Tensor, first: list[int], n_rows: int) -> Tensor:
-        """S_i without the head (Eq. 3): which rows have a label in which tail."""
-        touched_BK = torch.zeros(n_rows, len(self.tails), dtype=torch.bool, device=row_N.device)
-        for t in range(len(self.tails)):
-            touched_BK[row_N[first[t + 1] : first[t + 2]], t] = True
-        return touched_BK
-
-    def _row_weights(self, touched_BK: Tensor) -> Tensor:
+    def _row_weights(self, touched_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
         """What a row's loss is multiplied by: 1 / sum of L_i (paper, Eq. 5) or 1 / (B L_i) (released)."""
+        size_B = self._sizes(touched_BK)
         if self.objective == "paper":
-            size_B = self._sizes(touched_BK)
-            return torch.ones_like(size_B) / size_B.sum()
-        return 1 / (self._sizes(touched_BK, untouched=1) * max(1, len(touched_BK)))
+            return np.full(len(size_B), 1 / max(1, size_B.sum()))
+        return 1 / ((size_B + (~touched_BK).sum(1)) * len(size_B))  # each untouched root is one label
 
-    def _sizes(self, touched_BK: Tensor, untouched: int = 0) -> Tensor:
-        """L_i: the labels of the touched clusters, the head's included (Eq. 4), and `untouched` for each other tail."""
+    def _sizes(self, touched_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """L_i: the labels of the touched clusters, the head's included (Eq. 4)."""
         n_tails = len(self.tails)
-        tails = [stop - start - untouched for start, stop in pairwise(self.bounds[1 : 2 + n_tails])]
-        always = self.head_size + self.n_labels - self.bounds[1 + n_tails] + untouched * n_tails
-        return touched_BK.double() @ touched_BK.new_tensor(tails, dtype=torch.float64) + always
+        n_added = self.n_labels - self.bounds[1 + n_tails]
+        return self.head_size + n_added + touched_BK.astype(np.float64) @ np.diff(self.bounds[1 : 2 + n_tails])
 
     def _check_hidden(self, hidden_BD: Tensor) -> None:
         if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:

@@ -15,6 +15,7 @@ Shapes: B rows of this rank, A rows of all ranks, D width, K tails, P labels of 
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -79,10 +80,10 @@ class ShardedLabelClusters(LabelClusters):
     def _own(self, targets: Targets) -> Targets:
         """The pairs whose label this rank holds, with local ids; rows and their weights stay everybody's."""
         label_N = targets.label_N
-        local_N = torch.full_like(label_N, -1)
+        local_N = np.full_like(label_N, -1)
         for start, (first, stop) in zip(self.slice_starts, pairwise(self.bounds), strict=True):
             inside = (label_N >= start) & (label_N < start + stop - first)
-            local_N = torch.where(inside, label_N - start + first, local_N)
+            local_N = np.where(inside, label_N - start + first, local_N)
         mine = local_N >= 0
         return targets._replace(label_N=local_N[mine], row_N=targets.row_N[mine])
 
