@@ -195,8 +195,8 @@ class TrainConfig(StepsConfig):
 class WordsConfig:
     """For `model.encoder = "words"`."""
 
-    limit: int = 32_768
-    """Words at most, those of the most documents; memory grows with their square."""
+    limit: int = 16_384
+    """Words solved for at once, the most frequent; memory grows with their square. The others follow one by one."""
     ridge: float = 1.0
     """Penalty on the weights; higher suits frequent labels, lower rare ones."""
     prune: float = 0.02

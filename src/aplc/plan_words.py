@@ -1,10 +1,10 @@
-"""What a model of words will cost, if it has `words.limit` words: how many there are is known only when all are read.
+"""What a model of words will cost at most; how many words there are is known only when all are read.
 
     aplc plan corpus --preset cpu
 
-The work is a Cholesky factor of the smaller of documents and words, and two triangular solves for every label
-and every document that curves are learned from, and a sparse product for every label (`train/words.py`). Each is timed
-on this machine at a small size and scaled up.
+The work is a Cholesky factor of the smaller of documents and `words.limit`, two triangular solves for every label and
+every document that curves are learned from, and a sparse product for every label (`train/words.py`). Each is timed on
+this machine at a small size and scaled up.
 """
 
 import time
@@ -28,6 +28,8 @@ from aplc.train.probe import memory_free, resident_bytes
 from aplc.train.words import BLOCK, CANDIDATES, FACTOR_BYTES, LEARN_FROM
 
 PROBE, PROBE_LABELS = 2_048, 256
+HEAPS = 64
+"""Words grow with the square root of all entries of documents: 20 to 70 times it on the corpora of docs/peers.md."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,15 @@ def plan_words(
     entries = seen.n_documents * float(np.mean([_distinct_words(document) for document in seen.sample]))
     block, learned = min(BLOCK, n_labels), min(LEARN_FROM, seen.n_documents)
     peak = resident_bytes() + FACTOR_BYTES * size**2 + 24 * round(entries)  # the matrix and its factor; documents
-    peak += 8 * block * (size + config.words.limit) + 26 * learned * (block + CANDIDATES)  # a block; the curves'
+    n_words = round(HEAPS * entries**0.5)
+    peak += 12 * block * (n_words + seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; the curves'
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
         size=size,
         peak=peak,
         available=memory_free() + resident_bytes() if memory is None else int(memory),
-        seconds=_seconds(size, n_labels + learned, n_labels * entries if size == seen.n_documents else 0),
+        seconds=_seconds(size, n_labels + learned, n_labels * entries),
         picture=zipf_picture(seen.labels.counts),
     )
 

@@ -28,7 +28,7 @@ def counts():
 
 @pytest.fixture
 def features(counts):
-    return WordFeatures.choose((counts > 0).sum(0), len(counts), limit=100)
+    return WordFeatures.choose((counts > 0).sum(0), len(counts))
 
 
 @pytest.fixture
@@ -59,13 +59,6 @@ def test_features_are_tfidf_of_scikit_learn(features, counts):
     found = torch.zeros(50, len(features.row)).scatter_add_(1, columns, weights)
     assert features.row.tolist() == list(range(29))
     assert torch.allclose(found, torch.from_numpy(tfidf_of(counts)).float(), atol=1e-6)
-
-
-def test_the_most_frequent_words_are_kept(counts):
-    documents = (counts > 0).sum(0)
-    kept = WordFeatures.choose(documents, 50, limit=5).row.tolist()
-    assert kept == sorted(kept)
-    assert sorted(documents[kept]) == sorted(documents)[-5:]
 
 
 def test_logits_are_the_product(model, counts):

@@ -22,7 +22,7 @@ from aplc.train.prepare import Source
 from aplc.train.run import train
 from aplc.train.words import PLAIN, Curves, solve
 from conftest import Recorder
-from reference import ridge_weights
+from reference import ridge_weights, ridge_weights_and_rare_words
 
 CONFIG = Config.from_preset("cpu").with_settings(["data.vocab_size=200", "data.validation=0.2"])
 
@@ -54,10 +54,10 @@ def test_weights_are_the_closed_form(monkeypatch, n, v, block):
     monkeypatch.setattr(words, "BLOCK", block)
     x, y = draw(n, v)
     expected, mean = ridge_weights(x.toarray().astype(np.float64), y.astype(np.float64), 0.7)
-    found, found_mean, _ = solve(x, sparse.csr_array(y), np.arange(n), ridge=0.7, prune=0.0, screen=QUIET)
+    found, found_mean, _ = solve(x, sparse.csr_array(y), np.arange(n), limit=1_000, ridge=0.7, prune=0.0, screen=QUIET)
     assert np.allclose(found.toarray(), expected, atol=1e-5)
     assert np.allclose(found_mean, mean)
-    pruned, _, _ = solve(x, sparse.csr_array(y), np.arange(n), ridge=0.7, prune=0.1, screen=QUIET)
+    pruned, _, _ = solve(x, sparse.csr_array(y), np.arange(n), limit=1_000, ridge=0.7, prune=0.1, screen=QUIET)
     assert 0 < pruned.nnz < found.nnz
     assert np.allclose(pruned.toarray(), np.where(np.abs(expected) >= 0.1, expected, 0), atol=1e-5)
 
@@ -68,7 +68,7 @@ def test_left_out_scores_are_those_of_a_model_without_the_document(monkeypatch, 
     monkeypatch.setattr(words, "BLOCK", block)
     x, y = draw(n, v)
     chosen = np.array([1, 4, 5, 11])
-    _, mean, curves = solve(x, sparse.csr_array(y), chosen, ridge=0.7, prune=0.0, screen=QUIET)
+    _, mean, curves = solve(x, sparse.csr_array(y), chosen, limit=1_000, ridge=0.7, prune=0.0, screen=QUIET)
     dense, centered = x.toarray().astype(np.float64), y - y.mean(0)
     for m, i in enumerate(chosen):
         rest = np.arange(n) != i
@@ -80,11 +80,35 @@ def test_left_out_scores_are_those_of_a_model_without_the_document(monkeypatch, 
         assert (curves.hit_MK[m, kept] == y[i, curves.label_MK[m, kept]]).all()
 
 
+@pytest.mark.parametrize("limit", [1, 15, 39])
+def test_rare_words_are_fitted_to_what_frequent_ones_leave(monkeypatch, limit):
+    monkeypatch.setattr(words, "BLOCK", 3)
+    x, y = draw(50, 40)
+    dense, chosen = x.toarray().astype(np.float64), np.array([1, 4, 5, 11])
+    expected, mean, rest = ridge_weights_and_rare_words(dense, y.astype(np.float64), 0.7, limit)
+    found, _, curves = solve(x, sparse.csr_array(y), chosen, limit=limit, ridge=0.7, prune=0.0, screen=QUIET)
+    assert np.allclose(found.toarray(), expected, atol=1e-5)
+    rare = np.argsort(-(dense > 0).sum(0), kind="stable")[limit:]
+    frequent = np.setdiff1d(np.arange(40), rare)
+    for m, i in enumerate(chosen):
+        others = np.arange(50) != i
+        gram = dense[others][:, frequent].T @ dense[others][:, frequent] + 0.7 * np.eye(limit)
+        right = dense[others][:, frequent].T @ (y - mean)[others]
+        score = dense[i, frequent] @ np.linalg.solve(gram, right) + mean
+        for v in rare:
+            score = score + dense[i, v] * (dense[others, v] @ rest[others]) / (
+                dense[others, v] @ dense[others, v] + 0.7
+            )
+        kept = np.isfinite(curves.score_MK[m])
+        assert kept.sum() == 10
+        assert np.allclose(curves.score_MK[m, kept], score[curves.label_MK[m, kept]], atol=1e-4)
+
+
 def test_more_than_the_memory_is_refused_with_a_cure(monkeypatch):
     monkeypatch.setattr(words, "memory_free", lambda: 1_000)
     x = sparse.csr_array(np.eye(30, dtype=np.float32))
     with pytest.raises(RunError, match=r"words\.limit=7"):
-        solve(x, x, np.arange(3), ridge=1.0, prune=0.0, screen=QUIET)
+        solve(x, x, np.arange(3), limit=1_000, ridge=1.0, prune=0.0, screen=QUIET)
 
 
 def test_curves_are_learned(monkeypatch):
@@ -130,7 +154,7 @@ def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
 def test_a_penalty_too_small_is_refused():
     x = sparse.csr_array(np.ones((40, 50), dtype=np.float32))
     with pytest.raises(RunError, match=r"words\.ridge"):
-        solve(x, x, np.arange(3), ridge=1e-12, prune=0.0, screen=QUIET)
+        solve(x, x, np.arange(3), limit=1_000, ridge=1e-12, prune=0.0, screen=QUIET)
 
 
 def test_too_few_hits_leave_the_order_of_scores():

@@ -35,11 +35,10 @@ class WordFeatures(nn.Module):
         self.register_buffer("idf", torch.zeros((n_words,)))
 
     @classmethod
-    def choose(cls, document_counts: NDArray[np.int64], n_documents: int, limit: int) -> Self:
-        """The `limit` words of the most documents, at least two; `document_counts` has a row for each hashed word."""
-        n_words = min(limit, int((document_counts > 1).sum()))
-        row = np.sort(np.argsort(-document_counts, kind="stable")[:n_words])
-        features = cls(n_words)
+    def choose(cls, document_counts: NDArray[np.int64], n_documents: int) -> Self:
+        """The words of two and more documents; `document_counts` has a row for each hashed word."""
+        row = np.flatnonzero(document_counts > 1)
+        features = cls(len(row))
         features.row.copy_(torch.from_numpy(row))
         features.idf.copy_(torch.from_numpy(np.log((1 + n_documents) / (1 + document_counts[row])) + 1))
         return features

@@ -7,6 +7,13 @@ With X the documents' TF-IDF (N x V) and Y their labels less each label's freque
 whichever of the two matrices is smaller. One Cholesky factor serves all labels, which are solved for a block at a time;
 weights below `words.prune` are left out.
 
+Where documents and words are more than `words.limit`, only the most frequent words are solved for. Each of the others,
+x, is fitted by itself to what these leave unexplained of the labels, e:
+
+    w = x'e / (x'x + r).
+
+Rare words seldom meet, so that little is lost: on PubMed-MeSH with 4,096 of 22,000 words solved for, nothing.
+
 A penalty holds a label's scores down the more the rarer it is. Ranked by them, rare labels lose. So a logistic
 regression learns how probable a label with n training documents is at a score of s,
 
@@ -16,14 +23,17 @@ labels with many documents get three of their own. It learns from the training d
 scores of the model that would have been fitted without it. These have a closed form, too: the document's fitted score
 moves away from the truth y by its leverage h (all weights kept),
 
-    (fitted - h y) / (1 - h),     h = x' (X'X + r I)^-1 x.
+    (fitted - h y) / (1 - h),     h = x' (X'X + r I)^-1 x;
+
+and a rare word's weight without the document has one term less above and below the line.
 
 bench/LOG.md has what each part is worth.
 
-Shapes: N documents, V words, L labels, C labels of a block, M documents that curves are learned from, K candidates.
+Shapes: N documents, V words, F frequent and R rare ones, L labels, C labels of a block, M documents that curves are
+learned from, K candidates.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import cast
 
 import numpy as np
@@ -45,7 +55,7 @@ from aplc.nn.words import WordFeatures, WordModel
 from aplc.train.prepare import Prepared
 from aplc.train.probe import memory_free
 
-BLOCK, READ = 1_024, 64
+BLOCK, READ = 512, 64
 """Labels solved for, and documents read, at a time."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
@@ -70,19 +80,18 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
         for i in rows:
             counts[hasher(train.row(int(i))[0])[0]] += 1
             advance(1)
-    features = WordFeatures.choose(counts, len(rows), config.words.limit)
+    features = WordFeatures.choose(counts, len(rows))
     if not len(features.row):
         raise CorpusError("no word occurs in two training documents; a model of words has nothing to learn from")
     collate = Collator(prepared.tokenizer.template, 0, hash_words=hasher)
     x_NV, y_NL = read_matrices(train, rows, collate, features, n_labels)
+    size, by_document = equations(x_NV.shape, config.words.limit)
     screen.say(
         f"words: {x_NV.shape[1]:,} of two and more documents, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
-        f"ridge regression of {n_labels:,} labels on {min(x_NV.shape):,} {_smaller(x_NV)}"
+        f"ridge regression of {n_labels:,} labels on {size:,} {'documents' if by_document else 'words'}"
     )
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
-    weight_VL, mean_L, curves = solve(
-        x_NV, y_NL, learn_from, ridge=config.words.ridge, prune=config.words.prune, screen=screen
-    )
+    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(config.words), screen=screen)
     curve_L3 = curves.finish(np.log(prepared.labels.counts))
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
@@ -117,44 +126,102 @@ def read_matrices(
     return sparse.vstack(x_parts, format="csr"), sparse.vstack(y_parts, format="csr")
 
 
+def equations(shape: tuple[int, int], limit: int) -> tuple[int, bool]:
+    """How many to solve, and whether there is one for each document; else for each word, as many as allowed."""
+    n_documents, n_words = shape
+    by_document = n_documents <= min(n_words, limit)
+    return (n_documents if by_document else min(n_words, limit)), by_document
+
+
 def solve(
     x_NV: sparse.csr_array,
     y_NL: sparse.csr_array,
     learn_from: NDArray[np.int64],
     *,
+    limit: int,
     ridge: float,
     prune: float,
     screen: Screen,
 ) -> tuple[sparse.csr_array, Floats, "Curves"]:
     """Weights (V x L) without the small ones, each label's share of the documents (L,), and the curves' material."""
     n_documents, n_labels = y_NL.shape
-    size, by_document = min(x_NV.shape), _smaller(x_NV) == "documents"
+    size, by_document = equations(x_NV.shape, limit)
     available = memory_free()
     if (need := FACTOR_BYTES * size**2) > available:
         raise RunError(
-            f"ridge regression on {size:,} {_smaller(x_NV)} needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are "
-            f"free; use fewer words, e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
+            f"ridge regression on {size:,} {'documents' if by_document else 'words'} needs {need / 1e9:.1f} GB, "
+            f"{available / 1e9:.1f} GB are free; solve for fewer words, "
+            f"e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
         )
     mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
-    sum_V = np.asarray(x_NV.sum(axis=0), dtype=np.float32).ravel()
-    x_VN, x_MV, y_ML, y_NL = x_NV.T.tocsr(), x_NV[learn_from], y_NL[learn_from].tocsc(), y_NL.tocsc()
+    y_ML, y_NL = y_NL[learn_from].tocsc(), y_NL.tocsc()
     curves, columns = Curves(len(learn_from)), []
     with screen.bar("solving", n_labels, unit="labels") as advance:
-        factor = _factor(*((x_NV, x_VN) if by_document else (x_VN, x_NV)), ridge)
-        leverage_M = _leverages(factor, x_MV, learn_from if by_document else None, ridge)
+        fit = (ByDocument if by_document else ByWord)(x_NV, learn_from, size, ridge)
         for start in range(0, n_labels, BLOCK):
             block = slice(start, min(start + BLOCK, n_labels))
-            y_NC, mean_C = y_NL[:, block], mean_L[block]
-            if by_document:
-                weight_VC = x_VN @ _solve(factor, y_NC.toarray() - mean_C)
-            else:
-                weight_VC = _solve(factor, (x_VN @ y_NC).toarray() - np.outer(sum_V, mean_C))
             y_MC = y_ML[:, block].toarray()
-            curves.add(start, left_out(x_MV @ weight_VC, y_MC - mean_C, leverage_M) + mean_C, y_MC > 0)
+            weight_VC, score_MC = fit(y_NL[:, block], mean_L[block], y_MC)
+            curves.add(start, score_MC, y_MC > 0)
             weight_VC[np.abs(weight_VC) < prune] = 0
             columns.append(sparse.csc_array(weight_VC))
             advance(y_MC.shape[1])
     return sparse.hstack(columns, format="csr"), mean_L, curves
+
+
+class ByDocument:
+    """Ridge regression with an equation for each document."""
+
+    def __init__(self, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], size: int, ridge: float) -> None:
+        self.x_VN, self.x_MV = x_NV.T.tocsr(), x_NV[learn_from]
+        self.factor = _factor(x_NV, self.x_VN, ridge)
+        parts = []
+        for start in range(0, len(learn_from), BLOCK):
+            place_B = learn_from[start : start + BLOCK]
+            unit_NB = np.zeros((size, len(place_B)), dtype=np.float32)
+            unit_NB[place_B, np.arange(len(place_B))] = 1
+            parts.append(1 - ridge * _solve(self.factor, unit_NB)[place_B, np.arange(len(place_B))])
+        self.leverage_M = _leverages(parts)
+
+    def __call__(self, y_NC: sparse.csc_array, mean_C: Floats, y_MC: Floats) -> tuple[Floats, Floats]:
+        """The weights of a block of labels, (V, C), and the scores of documents (M, C) without themselves."""
+        weight_VC = self.x_VN @ _solve(self.factor, y_NC.toarray() - mean_C)
+        return weight_VC, left_out(self.x_MV @ weight_VC, y_MC - mean_C, self.leverage_M) + mean_C
+
+
+class ByWord:
+    """Ridge regression with an equation for each of the `size` most frequent words, and the other words after it."""
+
+    def __init__(self, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], size: int, ridge: float) -> None:
+        order_V = np.argsort(-np.bincount(x_NV.indices, minlength=x_NV.shape[1]), kind="stable")
+        self.place_F, self.place_R, self.learn_from = np.sort(order_V[:size]), np.sort(order_V[size:]), learn_from
+        self.x_NF = x_NV[:, self.place_F]
+        self.x_FN, self.x_MF = self.x_NF.T.tocsr(), self.x_NF[learn_from]
+        self.sum_F = np.asarray(self.x_NF.sum(axis=0), dtype=np.float32).ravel()
+        self.factor = _factor(self.x_FN, self.x_NF, ridge)
+        blocks = (self.x_MF[start : start + BLOCK].toarray() for start in range(0, len(learn_from), BLOCK))
+        self.leverage_M = _leverages([(x_BF * _solve(self.factor, x_BF.T).T).sum(1) for x_BF in blocks])
+
+        x_NR = x_NV[:, self.place_R]
+        self.x_RN, self.x_MR = x_NR.T.tocsr(), x_NR[learn_from]
+        self.below_R = np.asarray((x_NR**2).sum(axis=0), dtype=np.float32).ravel() + ridge
+        room = self.below_R[self.x_MR.indices] - self.x_MR.data**2
+        own = sparse.csr_array((self.x_MR.data**2 / room, self.x_MR.indices, self.x_MR.indptr), shape=self.x_MR.shape)
+        self.own_M = np.asarray(own.sum(axis=1), dtype=np.float32).ravel()
+        self.x_MR.data = self.x_MR.data / room
+
+    def __call__(self, y_NC: sparse.csc_array, mean_C: Floats, y_MC: Floats) -> tuple[Floats, Floats]:
+        """As `ByDocument`'s."""
+        weight_VC = np.empty((len(self.place_F) + len(self.place_R), len(mean_C)), dtype=np.float32)
+        weight_FC = _solve(self.factor, (self.x_FN @ y_NC).toarray() - np.outer(self.sum_F, mean_C))
+        weight_VC[self.place_F] = weight_FC
+        score_MC = left_out(self.x_MF @ weight_FC, y_MC - mean_C, self.leverage_M) + mean_C
+        if len(self.place_R):
+            unexplained_NC = y_NC.toarray() - mean_C - self.x_NF @ weight_FC
+            above_RC = self.x_RN @ unexplained_NC
+            weight_VC[self.place_R] = above_RC / self.below_R[:, None]
+            score_MC += self.x_MR @ above_RC - self.own_M[:, None] * unexplained_NC[self.learn_from]
+        return weight_VC, score_MC
 
 
 def left_out(fitted_MC: Floats, y_MC: Floats, leverage_M: Floats) -> Floats:
@@ -175,27 +242,12 @@ def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, ridge: float) -> Ten
     return factor
 
 
-def _leverages(factor: Tensor, x_MV: sparse.csr_array, place_M: NDArray[np.int64] | None, ridge: float) -> Floats:
-    """h of some documents: x' (X'X + r I)^-1 x; or, at places of XX', 1 - r (XX' + r I)^-1 on the diagonal."""
-    parts = []
-    for start in range(0, x_MV.shape[0], BLOCK):
-        if place_M is None:
-            x_BV = x_MV[start : start + BLOCK].toarray()
-            parts.append((x_BV * _solve(factor, x_BV.T).T).sum(1))
-        else:
-            place_B = place_M[start : start + BLOCK]
-            unit_NB = np.zeros((len(factor), len(place_B)), dtype=np.float32)
-            unit_NB[place_B, np.arange(len(place_B))] = 1
-            parts.append(1 - ridge * _solve(factor, unit_NB)[place_B, np.arange(len(place_B))])
+def _leverages(parts: list[Floats]) -> Floats:
     return np.minimum(np.concatenate(parts), 0.999).astype(np.float32)
 
 
 def _solve(factor: Tensor, right: Floats) -> Floats:
     return torch.cholesky_solve(torch.from_numpy(np.ascontiguousarray(right)), factor).numpy()
-
-
-def _smaller(x_NV: sparse.csr_array) -> str:
-    return "documents" if x_NV.shape[0] <= x_NV.shape[1] else "words"
 
 
 class Curves:
