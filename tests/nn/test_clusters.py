@@ -28,6 +28,8 @@ def _one_thread():
 @pytest.fixture(params=["compiled", "pytorch"])
 def sweep(request, monkeypatch):
     """Both ways to sweep over a cluster; float64 has only the second."""
+    if request.param == "compiled" and native.library() is None:
+        pytest.skip("needs a C compiler with OpenMP")
     if request.param == "pytorch":
         monkeypatch.setattr(native, "library", lambda: None)
 
@@ -154,7 +156,7 @@ def test_naive_layer_matches_reference(objective, tail):
 @pytest.mark.usefixtures("sweep")
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("leaf", [-100.0, -20.0, 0.0, 20.0, 100.0])
-@pytest.mark.parametrize("root", [-100.0, -20.0, 0.0, 20.0, 100.0])
+@pytest.mark.parametrize("root", [-100.0, -20.0, 0.0, 20.0, 69.0, 79.0, 100.0])
 def test_extreme_logits_are_finite_and_right(objective, root, leaf):
     layer = LabelClusters(1, [2], 5, objective=objective, tail="linear", div_value=1.0, bias=True)
     with torch.no_grad():
@@ -320,7 +322,7 @@ def test_frozen_weights_and_no_grad():
     assert layer.head.weight.grad is None
     assert layer.tails[0].output.weight.grad is None
     with torch.no_grad():
-        assert layer(hidden, labels).item() == loss.item()
+        assert layer(hidden, labels).item() == pytest.approx(loss.item(), rel=1e-6)
         assert not layer(hidden, labels).requires_grad
 
 

@@ -114,7 +114,7 @@ class LabelClusters(nn.Module):
             full width, with biases and without a root, `added.{i}`: p = sigmoid(z). So old labels keep their bits, and
             a new label with many examples is not held down by a root that never heard of it.
         chunk_size: labels evaluated at a time. 4096 keeps a chunk's weights, logits and gradients in cache; the result
-            does not depend on it but for rounding.
+            does not depend on it but for rounding. The compiled sweep (docs/clusters.md) has a size of its own.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class LabelClusters(nn.Module):
             if not touched_B.any():
                 continue
             rows = np.flatnonzero(touched_B)
-            place_B = touched_B.cumsum() - 1  # where a row of the batch lies in rows
+            place_B = touched_B.cumsum(dtype=np.int64) - 1  # where a row of the batch lies in rows
             rows_R = torch.from_numpy(rows).to(hidden_BD.device)
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
             roots_R = roots_BK[:, t].index_select(0, rows_R)

@@ -20,8 +20,8 @@ from torch import Tensor
 from aplc.nn import native
 
 _softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
-LARGEST_ROOT = 80
-"""Beyond it, odds can overflow in float32."""
+LARGEST_ROOT = 70
+"""Beyond it, odds lose digits or overflow in float32."""
 
 
 def softplus(x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -155,29 +155,36 @@ def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]
     grad_bias = torch.empty_like(inputs.bias) if wanted and inputs.bias is not None else None
     run = native_sweep if _suits_native(inputs, settings) else chunked_sweep
     loss, grad_rows_RD, grad_roots_R = run(inputs, settings, grad_weight, grad_bias)
-    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight, grad_bias) if wanted else None
+    if grad_rows_RD is None:
+        return loss, None
+    return loss, Gradients(grad_rows_RD, grad_roots_R, grad_weight, grad_bias)
 
 
 def _suits_native(inputs: Inputs, settings: Settings) -> bool:
-    """The compiled sweep is for training on a CPU in float32."""
-    floats = [x for x in (inputs.rows, inputs.roots, inputs.weight, inputs.bias) if x is not None]
+    """The compiled sweep is for training on a CPU in float32. Shapes that do not fit get the other's errors."""
+    rows, roots, weight, bias, *_ = inputs
     return (
         settings.with_gradients
         and settings.with_weight
         and settings.product_dtype == torch.float32
-        and all(x.device.type == "cpu" and x.dtype == torch.float32 for x in floats)
-        and inputs.weight.is_contiguous()
-        and len(inputs.rows) > 0
-        and not (inputs.roots is not None and inputs.roots.max() > LARGEST_ROOT)
+        and all(
+            x.device.type == "cpu" and x.dtype == torch.float32 for x in (rows, roots, weight, bias) if x is not None
+        )
+        and weight.is_contiguous()
+        and weight.shape[1] == rows.shape[1]
+        and len(weight) >= settings.n_leaves > 0
+        and (bias is None or (bias.is_contiguous() and len(bias) == len(weight)))
+        and len(rows) > 0
+        and (roots is None or bool(roots.max() <= LARGEST_ROOT))
         and native.library() is not None
     )
 
 
 def native_sweep(
     inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """`chunked_sweep` in one call of compiled code (sweep.c)."""
-    rows_RD, loss = inputs.rows.contiguous(), torch.empty(())
+    rows_RD, loss = inputs.rows.contiguous(), inputs.rows.new_empty(())
     roots_R = None if inputs.roots is None else inputs.roots.contiguous()
     grad_rows_RD = torch.empty_like(rows_RD)
     grad_roots_R = None if roots_R is None else torch.empty_like(roots_R)
@@ -191,8 +198,8 @@ def native_sweep(
 
 def chunked_sweep(
     inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """The loss and the gradients of rows and roots; fills those of weight and bias."""
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The loss and the gradients of rows and roots, if wanted; fills those of weight and bias."""
     n_rows, n_leaves, chunk_size = len(inputs.rows), settings.n_leaves, settings.chunk_size
     dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
     products = _Products(inputs, settings, dtype, grad_weight)
@@ -218,6 +225,8 @@ def chunked_sweep(
             if grad_bias is not None:
                 grad_bias[start:stop] = logits_CR @ products.row_weight_R
     loss = (loss_R @ inputs.row_weight.double()).to(dtype)
+    if not settings.with_gradients:
+        return loss, None, None
     return loss, products.rows_gradient(), terms.roots_gradient(inputs.row, products.row_weight_R)
 
 
@@ -305,6 +314,8 @@ class _Products:
         self.in_place = self.dtype == compute == self.weight_LD.dtype
         self.rows_RD = inputs.rows.to(self.dtype)
         self.grad_weight_LD = grad_weight_LD
+        if not settings.with_gradients:
+            return
         self.sum_RD = torch.zeros(inputs.rows.shape, dtype=compute, device=inputs.rows.device)
         # Weights of about 1e-8 would underflow in float16, so only their ratios go into a half-precision product.
         self.scale = 1.0 if self.in_place or not len(self.rows_RD) else self.row_weight_R.max()

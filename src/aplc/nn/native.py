@@ -35,31 +35,31 @@ class _Sweep(ctypes.Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """None where there is no compiler, or none that can."""
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-
-    def build(folder: Path) -> None:
-        command = [*compiler, *FLAGS, "-o", str(folder / "sweep.so"), str(SOURCE), "-lm"]
-        subprocess.run(command, check=True, capture_output=True)
-
+    """None where there is no compiler, or none that can. The cache should be its owner's alone: it holds code."""
     try:
+        compiler = shlex.split(os.environ.get("CC") or "cc")
         folder = cache_root() / "native" / digest(SOURCE.read_text("utf-8"), FLAGS, compiler, _processor())
-        return ctypes.CDLL(str(cached(folder, build) / "sweep.so"))
-    except (OSError, subprocess.CalledProcessError):
+        return ctypes.CDLL(str(cached(folder, lambda aside: _compile(compiler, aside)) / "sweep.so"))
+    except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError):
         return None
+
+
+def _compile(compiler: list[str], folder: Path) -> None:
+    command = [*compiler, *FLAGS, "-o", str(folder / "sweep.so"), str(SOURCE), "-lm"]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _processor() -> str:
     """What `-march=native` depends on: a cache may be shared by machines that differ."""
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
         return next(line for line in lines if line.startswith(("flags", "Features")))
     except (OSError, StopIteration):
         return f"{platform.machine()} {platform.processor()}"
 
 
 def sweep(sizes: tuple[int, int, int, int], *tensors: Tensor | None) -> None:
-    """The sweep over a cluster, with as many threads as PyTorch has. Arguments are those of `Sweep` in sweep.c.
+    """The sweep over a cluster, with PyTorch's number of threads at most. Arguments are those of `Sweep` in sweep.c.
 
     Tensors are contiguous and on the CPU: float32, ids int64, `row_weight` float64.
     """

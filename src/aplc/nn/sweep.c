@@ -1,4 +1,4 @@
-/* One sweep over the labels of a cluster: loss and gradients in float32. The twin of `sweep` in fused.py.
+/* One sweep over the labels of a cluster: loss and gradients in float32. The twin of `chunked_sweep` in fused.py.
  *
  * The idea: matrix libraries copy a chunk of weights into a layout of their own before each of the three products, and
  * with a few dozen rows the copies take longer than the products. Here a block of BLOCK labels stays in the core's own
@@ -80,7 +80,7 @@ INLINE vec log_one_plus(vec x) {
 
 /* to[i][j] = or += sum over k < depth of a[i][k] b[k][j], for `n_tall` i and 8 `n_wide` j. a's elements are `a_row` and
  * `a_step` apart, b comes in panels of eight columns, `b_panel` apart. Both counts are constants where it is called, so
- * that the sums stay in registers. `next`, if not NULL, has the shape of `to` and is asked for early. */
+ * that the sums stay in registers. `next`, if not NULL, has the shape of `to`; it and what follows `to` are asked for early. */
 INLINE void tile(int n_tall, int n_wide, int64_t depth, const float *a, int64_t a_row, int64_t a_step, const float *b,
                  int64_t b_panel, float *to, int64_t to_row, int add, const float *next) {
     vec sum[12], wide[2];

@@ -94,16 +94,16 @@ class RunningTopK:
         promising_CS = logits_CS >= least_logit(kth_S, root_S)
         if allowed_L is not None:
             promising_CS &= allowed_L[first_id : first_id + n_labels, None]
-        label_N, place_N = promising_CS.nonzero(as_tuple=True)
-        if len(label_N) > FEW * self.k * n_rows:  # the first chunk, mostly
-            probs_SC = _probs(logits_CS, root_S).t().masked_fill_(~promising_CS.t(), -1.0)
+        if promising_CS.count_nonzero() > FEW * self.k * n_rows:  # the first chunk, mostly
+            probs_SC = _probs_(logits_CS.clone(), root_S).t().masked_fill_(~promising_CS.t(), -1.0)
             probs_Sk, ids_Sk = top_of(probs_SC.contiguous(), self.k)
             probs_N, label_N = probs_Sk.flatten(), ids_Sk.flatten()
             place_N = torch.arange(n_rows, device=label_N.device).repeat_interleave(probs_Sk.shape[1])
-        elif len(label_N):
-            probs_N = _probs(logits_CS[label_N, place_N], None if root_S is None else root_S[place_N])
         else:
-            return
+            label_N, place_N = promising_CS.nonzero(as_tuple=True)
+            if not len(label_N):
+                return
+            probs_N = _probs_(logits_CS[label_N, place_N], None if root_S is None else root_S[place_N])
         self._merge(probs_N, label_N + first_id, place_N if rows_S is None else rows_S[place_N])
 
     def _merge(self, probs_N: Tensor, ids_N: Tensor, row_N: Tensor) -> None:
@@ -126,8 +126,8 @@ def least_logit(prob_S: Tensor, root_S: Tensor | None) -> Tensor:
     return (torch.logit(ratio_S.clamp(0, 1)) - 1e-4).to(prob_S.dtype)
 
 
-def _probs(logits: Tensor, root: Tensor | None) -> Tensor:
-    probs = sigmoid_(logits.clone())
+def _probs_(logits: Tensor, root: Tensor | None) -> Tensor:
+    probs = sigmoid_(logits)
     return probs if root is None else probs.mul_(root)
 
 
