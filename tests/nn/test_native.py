@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_pytorchs_to_refuse_or_to_do():
         torch.func.functional_call(layer, {"tails.0.output.weight": torch.randn(20, 3)}, (hidden, labels))
 
 
-def test_the_default_dtype_does_not_matter(monkeypatch):
+def test_the_default_dtype_does_not_matter():
     layer, hidden, labels = LabelClusters(16, [20], 40), torch.randn(3, 16), torch.tensor([[1], [25], [3]])
     expected = layer(hidden, labels).item()
     torch.set_default_dtype(torch.float64)
