@@ -305,20 +305,6 @@ def int8_round_trip(weights, axis):
     return np.moveaxis(turned, 0, axis)
 
 
-def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-    """W = (X'X + r I)^-1 X'(Y - mean), in float64, and the mean."""
-    mean = y.mean(0)
-    return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ (y - mean)), mean
-
-
-def ridge_weights_and_rare_words(
-    x: np.ndarray, y: np.ndarray, ridge: float, limit: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ridge regression on the `limit` words of the most documents; then each other word, by itself, on the rest."""
-    order = sorted(range(x.shape[1]), key=lambda v: (-np.count_nonzero(x[:, v]), v))
-    weights = np.zeros((x.shape[1], y.shape[1]))
-    weights[order[:limit]], mean = ridge_weights(x[:, order[:limit]], y, ridge)
-    rest = y - mean - x @ weights
-    for v in order[limit:]:
-        weights[v] = x[:, v] @ rest / (x[:, v] @ x[:, v] + ridge)
-    return weights, mean, rest
+def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
+    """W = (X'X + r I)^-1 X'Y."""
+    return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)

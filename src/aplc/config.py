@@ -195,9 +195,9 @@ class TrainConfig(StepsConfig):
 class WordsConfig:
     """For `model.encoder = "words"`."""
 
-    limit: int = 16_384
-    """Words solved for at once, the most frequent; memory grows with their square. The others follow one by one."""
-    ridge: float = 1.0
+    limit: int = 8_192
+    """Documents, or else frequent words, solved for at once; memory grows with their square."""
+    ridge: float = 0.5
     """Penalty on the weights; higher suits frequent labels, lower rare ones."""
     prune: float = 0.02
     """Smaller weights are left out of the model."""

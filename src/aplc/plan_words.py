@@ -2,9 +2,9 @@
 
     aplc plan corpus --preset cpu
 
-The work is a Cholesky factor of the smaller of documents and `words.limit`, two triangular solves for every label and
-every document that curves are learned from, and a sparse product for every label (`train/words.py`). Each is timed on
-this machine at a small size and scaled up.
+The work is a Cholesky factor of the smaller of documents and `words.limit`, and for every label triangular solves and
+sparse products: one of each where there are no more documents than that, else those of a few steps of conjugate
+gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
@@ -23,13 +23,16 @@ from aplc.data.survey import survey
 from aplc.inspect import zipf_picture
 from aplc.plan import SAMPLE, duration, in_bytes
 from aplc.train.budget import fits
+from aplc.train.curves import CANDIDATES, LEARN_FROM
 from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
-from aplc.train.words import BLOCK, CANDIDATES, FACTOR_BYTES, LEARN_FROM
+from aplc.train.ridge import BLOCK, FACTOR_BYTES, SIGNS
 
 PROBE, PROBE_LABELS = 2_048, 256
 HEAPS = 64
 """Words grow with the square root of all entries of documents: 20 to 70 times it on the corpora of docs/peers.md."""
+STEPS, PRODUCTS = 4, 4
+"""Conjugate gradients' steps, three to five on these corpora, and the sparse products of each."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class WordPlan:
             [
                 f"{self.n_labels:,} labels in {self.n_documents:,} training documents",
                 *self.picture,
-                "a model of words: ridge regression in closed form, no epochs",
+                "a model of words: ridge regression, no epochs",
                 f"equations  at most {self.size:,}, the smaller of documents and words.limit",
                 f"memory     about {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
                 f"time       about {duration(self.seconds)} to solve, besides reading the texts",
@@ -80,16 +83,18 @@ def plan_words(
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
     entries = seen.n_documents * float(np.mean([_distinct_words(document) for document in seen.sample]))
     block, learned = min(BLOCK, n_labels), min(LEARN_FROM, seen.n_documents)
-    peak = resident_bytes() + FACTOR_BYTES * size**2 + 24 * round(entries)  # the matrix and its factor; documents
+    peak = resident_bytes() + FACTOR_BYTES * size**2 + 40 * round(entries)  # the matrix and its factor; documents
     n_words = round(HEAPS * entries**0.5)
-    peak += 12 * block * (n_words + seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; the curves'
+    peak += 4 * block * (2 * n_words + 8 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
+    steps, products = (1, 1) if seen.n_documents <= size else (STEPS, STEPS * PRODUCTS)
+    n_sides = n_labels + SIGNS
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
         size=size,
         peak=peak,
         available=memory_free() + resident_bytes() if memory is None else int(memory),
-        seconds=_seconds(size, n_labels + learned, n_labels * entries),
+        seconds=_seconds(size, n_sides * steps, n_sides * entries * products),
         picture=zipf_picture(seen.labels.counts),
     )
 

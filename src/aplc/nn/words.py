@@ -2,7 +2,7 @@
 
 The idea: on a CPU, and where labels have few examples, that a word occurs says more than what a small network makes of
 its sentence. So there is no encoder and no hidden layer. A document is its words, weighted by TF-IDF; the weights of a
-label come from ridge regression in closed form (`aplc.train.words`), and most of them are small enough to be left out.
+label come from ridge regression (`aplc.train.ridge`), and most of them are small enough to be left out.
 A label's curve then turns its score s into a logit, a + b s + c s^2.
 The price: word order and the meaning of unseen words are lost.
 

@@ -1,0 +1,73 @@
+"""What scores of a model of words are worth.
+
+A penalty holds a label's scores down the more the rarer it is. Ranked by them, rare labels lose. So a logistic
+regression learns how probable a label with n training documents is at a score of s,
+
+    logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;
+
+labels with many documents get three of their own. It learns from training documents, each with the scores of the model
+that would have been fitted without it (`ridge.py`), and with that model's n: one less for the document's own labels.
+
+Shapes: L labels, C labels of a block, M documents that curves are learned from, K candidates.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+LEARN_FROM = 8_192
+"""Documents that curves are learned from."""
+CANDIDATES = 50
+"""Labels of each of them, the best ones."""
+OWN_CURVE, LEAST_HITS = 200, 50
+"""A label has a curve of its own with so many hits among them; the others' is `PLAIN` with fewer hits in all."""
+PLAIN = (-5.0, 10.0, 0.0)
+"""The order of scores, and 0.5 where a score is."""
+
+Floats = NDArray[np.floating]
+
+
+class Curves:
+    """Learns what scores are worth from those of M documents, a block of labels at a time."""
+
+    def __init__(self, n_documents: int) -> None:
+        self.own: dict[int, Floats] = {}
+        """Labels with a curve of their own."""
+        self.score_MK = np.full((n_documents, CANDIDATES), -np.inf, dtype=np.float32)
+        self.label_MK = np.zeros((n_documents, CANDIDATES), dtype=np.int64)
+        self.hit_MK = np.zeros((n_documents, CANDIDATES), dtype=bool)
+
+    def add(self, start: int, score_MC: Floats, hit_MC: NDArray[np.bool_]) -> None:
+        """Take in labels `start`, `start + 1`, ...: their scores, and whether documents have them."""
+        for j in np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE):
+            s, hit = score_MC[:, j], hit_MC[:, j]
+            curve = PLAIN if hit.all() else _regress(np.stack([s, s**2], 1), hit)
+            self.own[start + int(j)] = np.array(curve, dtype=np.float32)
+        labels_MC = np.broadcast_to(start + np.arange(score_MC.shape[1]), score_MC.shape)
+        scores = np.concatenate([self.score_MK, score_MC], 1)
+        best_MK = np.argpartition(-scores, CANDIDATES - 1, axis=1)[:, :CANDIDATES]
+        self.score_MK = np.take_along_axis(scores, best_MK, 1)
+        self.label_MK = np.take_along_axis(np.concatenate([self.label_MK, labels_MC], 1), best_MK, 1)
+        self.hit_MK = np.take_along_axis(np.concatenate([self.hit_MK, hit_MC], 1), best_MK, 1)
+
+    def finish(self, n_L: NDArray[np.int64]) -> Floats:
+        """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
+        n_MK = n_L[self.label_MK] - self.hit_MK  # without the document itself
+        found = np.isfinite(self.score_MK) & (n_MK > 0) & ~np.isin(self.label_MK, list(self.own))
+        s, log_n, hit = self.score_MK[found], np.log(n_MK[found]), self.hit_MK[found]
+        curve_L3 = np.tile(np.array(PLAIN, dtype=np.float32), (len(n_L), 1))
+        if min(hit.sum(), (~hit).sum()) >= LEAST_HITS:
+            terms = [log_n, log_n**2, s, log_n * s, log_n**2 * s, s**2, log_n * s**2]
+            a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
+            log_n = np.log(np.maximum(n_L, 1))
+            a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
+            curve_L3[:] = np.stack([a_L, b_L, c0 + c1 * log_n], 1)
+        for label, curve in self.own.items():
+            curve_L3[label] = curve
+        return curve_L3
+
+
+def _regress(x: NDArray, hit: NDArray[np.bool_]) -> Floats:
+    """Intercept and coefficients of a logistic regression, (1 + columns,)."""
+    learned = LogisticRegression(C=100.0, solver="newton-cholesky").fit(x, hit)  # the default stops far too early
+    return np.concatenate([learned.intercept_, learned.coef_[0]]).astype(np.float32)

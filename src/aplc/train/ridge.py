@@ -1,0 +1,210 @@
+"""Ridge regression of many labels on many words.
+
+With X the documents' TF-IDF (N x V), Y their labels less each label's frequency (N x L) and r = words.ridge,
+
+    (XX' + r I) A = Y,     W = X'A = (X'X + r I)^-1 X'Y.
+
+Up to `words.limit` documents, one Cholesky factor serves all labels. Beyond, its memory and time would be too much, and
+conjugate gradients solve the same equations, preconditioned by the `words.limit` most frequent words, F, and a diagonal
+for the others. These seldom meet, so that XX' + r I is close to
+
+    M = X_F X_F' + D,     D = diag(|x|^2 of the other words) + r I,
+    M^-1 = D^-1/2 (I - S (I + S'S)^-1 S') D^-1/2,     S = D^-1/2 X_F,
+
+and after three to five steps nothing is gained any more (bench/LOG.md).
+
+Also found is how the model that would have been fitted without a document scores it. A fitted score is moved towards
+the truth y by the document's leverage h, the diagonal of H = XX' (XX' + r I)^-1 (all weights kept):
+
+    left out = (fitted - h y) / (1 - h),     h = mean of z * Hz over random signs z.
+
+Shapes: N documents, V words, F frequent ones, L labels, C labels of a block, M documents to be left out.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import sparse
+from torch import Tensor
+
+from aplc.console import Screen
+from aplc.errors import RunError
+from aplc.train.curves import Curves
+from aplc.train.probe import memory_free
+
+BLOCK = 512
+"""Labels solved for at a time; fewer where an array would have more than `LARGEST` elements."""
+LARGEST = 1 << 28
+FACTOR_BYTES = 8
+"""Memory for each element of the matrix: itself and its factor."""
+TOLERANCE, MOST_STEPS = 0.2, 100
+"""Conjugate gradients end where what is left of each label is this share of it."""
+DENSE = 0.1
+"""Words of more than this share of the documents are kept as a dense matrix, which is faster."""
+SIGNS = 512
+"""Random signs for leverages: right to 0.03."""
+
+Floats = NDArray[np.floating]
+
+
+def solve(
+    x_NV: sparse.csr_array,
+    y_NL: sparse.csr_array,
+    learn_from: NDArray[np.int64],
+    *,
+    limit: int,
+    ridge: float,
+    prune: float,
+    screen: Screen,
+) -> tuple[sparse.csr_array, Floats, Curves]:
+    """Weights (V x L) without the small ones, each label's share of the documents (L,), and the curves' material."""
+    n_documents, n_labels = y_NL.shape
+    size = equations(x_NV.shape, limit)
+    available = memory_free()
+    if (need := FACTOR_BYTES * size**2) > available:
+        raise RunError(
+            f"ridge regression with {size:,} equations needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are free; "
+            f"factor fewer, e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
+        )
+    mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
+    x_VN, x_MV, y_NL = Product(x_NV.T.tocsr()), Product(x_NV[learn_from]), y_NL.tocsc()
+    block = max(1, min(BLOCK, LARGEST // max(x_NV.shape)))
+    with screen.bar("solving", n_labels, unit="labels") as advance:
+        inverse = (Factored if size == n_documents else Conjugate)(x_NV, size, ridge)
+
+        def fit(y_NC: Floats) -> tuple[Floats, Floats]:
+            weight_VC = x_VN(inverse(torch.from_numpy(y_NC)))
+            return weight_VC.numpy(), x_MV(weight_VC).numpy()
+
+        leverage_M1 = leverages(fit, n_documents, learn_from, block)
+        curves, columns = Curves(len(learn_from)), []
+        for start in range(0, n_labels, block):
+            y_NC, mean_C = y_NL[:, start : start + block].toarray(), mean_L[start : start + block]
+            hit_MC = y_NC[learn_from] > 0
+            weight_VC, fitted_MC = fit(y_NC - mean_C)
+            left_out_MC = (fitted_MC - leverage_M1 * (hit_MC - mean_C)) / (1 - leverage_M1)
+            curves.add(start, left_out_MC + mean_C, hit_MC)
+            columns.append(large(weight_VC, prune))
+            advance(len(mean_C))
+    return sparse.hstack(columns, format="csr"), mean_L, curves
+
+
+def equations(shape: tuple[int, int], limit: int) -> int:
+    """Rows of the matrix to factor: one a document, or one a frequent word."""
+    n_documents, n_words = shape
+    return n_documents if n_documents <= limit else min(n_words, limit)
+
+
+class Factored:
+    """(XX' + r I)^-1, by its Cholesky factor."""
+
+    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
+        self.factor = _factor(x_NV, x_NV.T.tocsr(), ridge, ridge)
+
+    def __call__(self, y_NC: Tensor) -> Tensor:
+        return torch.cholesky_solve(y_NC, self.factor)
+
+
+class Conjugate:
+    """(XX' + r I)^-1, by conjugate gradients. XX' + r I = M + X_R X_R' without its diagonal, R the other words."""
+
+    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
+        order_V = np.argsort(-np.bincount(x_NV.indices, minlength=x_NV.shape[1]), kind="stable")
+        x_NR = x_NV[:, order_V[size:]]
+        others_N = (x_NR**2).sum(axis=1).astype(np.float32)
+        self.others_N1 = torch.from_numpy(others_N)[:, None]
+        self.root_N1 = (self.others_N1 + ridge).sqrt()
+        s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
+        self.factor = _factor(s_NF.T.tocsr(), s_NF, 1.0, ridge)
+        self.n_dense = int((np.bincount(s_NF.indices, minlength=size) > DENSE * len(others_N)).sum())
+        self.dense_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
+        self.s_NE, self.s_EN = Product(s_NE), Product(s_NE.T.tocsr())
+        self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
+
+    def __call__(self, y_NC: Tensor) -> Tensor:
+        rest_NC = y_NC.clone()
+        answer_NC = torch.zeros_like(rest_NC)
+        enough_C = TOLERANCE * rest_NC.norm(dim=0)
+        step_NC, m_step_NC = self._nearly(rest_NC), rest_NC.clone()
+        size_C = (rest_NC * step_NC).sum(0)
+        for _ in range(MOST_STEPS):
+            image_NC = self.x_NR(self.x_RN(step_NC)).add_(m_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
+            length_C = _ratio(size_C, (step_NC * image_NC).sum(0))
+            answer_NC.addcmul_(step_NC, length_C)
+            rest_NC.addcmul_(image_NC, length_C, value=-1)
+            if bool((rest_NC.norm(dim=0) <= enough_C).all()):
+                break
+            next_NC = self._nearly(rest_NC)
+            before_C, size_C = size_C, (rest_NC * next_NC).sum(0)
+            more_C = _ratio(size_C, before_C)
+            step_NC = next_NC.addcmul_(step_NC, more_C)
+            m_step_NC.mul_(more_C).add_(rest_NC)
+        return answer_NC
+
+    def _nearly(self, y_NC: Tensor) -> Tensor:
+        """M^-1 y."""
+        scaled_NC = y_NC / self.root_N1
+        inner_FC = torch.cholesky_solve(torch.cat([self.dense_ND.T @ scaled_NC, self.s_EN(scaled_NC)]), self.factor)
+        scaled_NC.addmm_(self.dense_ND, inner_FC[: self.n_dense], alpha=-1)
+        return scaled_NC.sub_(self.s_NE(inner_FC[self.n_dense :])).div_(self.root_N1)
+
+
+class Product:
+    """A sparse matrix, to be multiplied with dense ones on all cores. SciPy's own product runs on one."""
+
+    def __init__(self, x: sparse.csr_array) -> None:
+        n_parts = torch.get_num_threads()
+        cuts = np.searchsorted(x.indptr, np.linspace(0, x.nnz, n_parts + 1)[1:-1])
+        self.cuts = [0, *cuts.tolist(), x.shape[0]]
+        self.parts = [x[start:end] for start, end in pairwise(self.cuts)]
+        self.pool = ThreadPoolExecutor(n_parts)
+
+    def __call__(self, dense: Tensor) -> Tensor:
+        out = torch.empty(self.cuts[-1], dense.shape[1])
+
+        def multiply(i: int) -> None:
+            out.numpy()[self.cuts[i] : self.cuts[i + 1]] = self.parts[i] @ dense.numpy()
+
+        list(self.pool.map(multiply, range(len(self.parts))))
+        return out
+
+
+def leverages(
+    fit: Callable[[Floats], tuple[Floats, Floats]], n_documents: int, learn_from: NDArray[np.int64], block: int
+) -> Floats:
+    """The leverages of some documents, (M, 1)."""
+    rng, sum_M = np.random.default_rng(0), np.zeros(len(learn_from), dtype=np.float32)
+    for start in range(0, SIGNS, block):
+        sign_NC = rng.choice(np.array([-1, 1], np.float32), (n_documents, min(block, SIGNS - start)))
+        sum_M += (sign_NC[learn_from] * fit(sign_NC)[1]).sum(1)
+    return np.clip(sum_M / SIGNS, 0, 0.95)[:, None]
+
+
+def large(weight_VC: Floats, least: float) -> sparse.csr_array:
+    """The weights of at least `least`."""
+    n_words, n_labels = weight_VC.shape
+    place = np.flatnonzero(np.abs(weight_VC) >= least)
+    ends = np.searchsorted(place, np.arange(n_words + 1) * n_labels)
+    return sparse.csr_array((weight_VC.ravel()[place], place % n_labels, ends), shape=weight_VC.shape)
+
+
+def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float, ridge: float) -> Tensor:
+    """The Cholesky factor of X X' + diagonal I, (S, S); in blocks, because as a sparse matrix the product is larger."""
+    size = x_SR.shape[0]
+    gram = torch.empty(size, size)
+    for start in range(0, size, BLOCK):
+        gram[start : start + BLOCK] = torch.from_numpy((x_SR[start : start + BLOCK] @ x_RS).toarray())
+    gram.diagonal().add_(diagonal)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    if failed:
+        raise RunError(f"words.ridge = {ridge:g} is too small for these documents; try --set words.ridge=0.1")
+    return factor
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """Zero where a label is solved exactly."""
+    return torch.where(below > 0, above / below, 0)
