@@ -26,13 +26,13 @@ from aplc.train.budget import fits
 from aplc.train.curves import CANDIDATES, LEARN_FROM
 from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
-from aplc.train.ridge import BLOCK, FACTOR_BYTES, SIGNS
+from aplc.train.ridge import FACTOR_BYTES, SIGNS, block_size
 
 PROBE, PROBE_LABELS = 2_048, 256
 HEAPS = 64
 """Words grow with the square root of all entries of documents: 20 to 70 times it on the corpora of docs/peers.md."""
-STEPS, PRODUCTS = 4, 4
-"""Conjugate gradients' steps, three to five on these corpora, and the sparse products of each."""
+STEPS = 4
+"""Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +82,11 @@ def plan_words(
         seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
     entries = seen.n_documents * float(np.mean([_distinct_words(document) for document in seen.sample]))
-    block, learned = min(BLOCK, n_labels), min(LEARN_FROM, seen.n_documents)
-    peak = resident_bytes() + FACTOR_BYTES * size**2 + 40 * round(entries)  # the matrix and its factor; documents
-    n_words = round(HEAPS * entries**0.5)
-    peak += 4 * block * (2 * n_words + 8 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
-    steps, products = (1, 1) if seen.n_documents <= size else (STEPS, STEPS * PRODUCTS)
-    n_sides = n_labels + SIGNS
+    n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
+    block, n_sides = block_size((seen.n_documents, n_words)), n_labels + SIGNS
+    peak = resident_bytes() + FACTOR_BYTES * size**2 + 48 * round(entries)  # the matrix and its factor; documents
+    peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
+    steps, products = (1, 1) if seen.n_documents <= size else (STEPS, 2 * STEPS + 1)
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,

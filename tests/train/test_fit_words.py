@@ -69,7 +69,7 @@ def test_weights_are_the_closed_form(monkeypatch, n, v, limit, block):
     assert np.allclose(pruned.toarray(), np.where(np.abs(expected) >= 0.1, expected, 0), atol=1e-5)
 
 
-def test_gradients_end_where_they_are_close_enough(monkeypatch):
+def test_gradients_end_where_they_are_close_enough():
     """What is left of each label is at most the tolerance; labels without documents, and with all, take no step."""
     x, y = draw(200, 100)
     y[:, 3], y[:, 5] = 0, 1

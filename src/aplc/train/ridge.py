@@ -6,23 +6,25 @@ With X the documents' TF-IDF (N x V), Y their labels less each label's frequency
 
 Up to `words.limit` documents, one Cholesky factor serves all labels. Beyond, its memory and time would be too much, and
 conjugate gradients solve the same equations, preconditioned by the `words.limit` most frequent words, F, and a diagonal
-for the others. These seldom meet, so that XX' + r I is close to
+for the others, R. These seldom meet, so that XX' + r I is close to
 
-    M = X_F X_F' + D,     D = diag(|x|^2 of the other words) + r I,
-    M^-1 = D^-1/2 (I - S (I + S'S)^-1 S') D^-1/2,     S = D^-1/2 X_F,
+    P = X_F X_F' + diag(q),     q = |x_R|^2 + r,
+    P^-1 = diag(q)^-1/2 (I - S (I + S'S)^-1 S') diag(q)^-1/2,     S = diag(q)^-1/2 X_F,
 
-and after three to five steps nothing is gained any more (bench/LOG.md).
+and after a few steps nothing is gained any more (bench/LOG.md).
 
-Also found is how the model that would have been fitted without a document scores it. A fitted score is moved towards
-the truth y by the document's leverage h, the diagonal of H = XX' (XX' + r I)^-1 (all weights kept):
+Also found is how the model that would have been fitted without a document scores it (but for the words' weights and the
+labels' frequencies, which still know it). With y its row of Y and a that of A,
 
-    left out = (fitted - h y) / (1 - h),     h = mean of z * Hz over random signs z.
+    left out = y - a / c,     c = diagonal of (XX' + r I)^-1 = mean of z * (XX' + r I)^-1 z over random signs z.
 
-Shapes: N documents, V words, F frequent ones, L labels, C labels of a block, M documents to be left out.
+Shapes: N documents, V words, F frequent ones (D of them dense, E not), R other words, L labels, C labels of a block, M
+documents to be left out.
 """
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -36,9 +38,8 @@ from aplc.errors import RunError
 from aplc.train.curves import Curves
 from aplc.train.probe import memory_free
 
-BLOCK = 512
-"""Labels solved for at a time; fewer where an array would have more than `LARGEST` elements."""
-LARGEST = 1 << 28
+BLOCK, LARGEST = 512, 1 << 28
+"""Labels solved for at a time; fewer where an array would have more elements."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
 TOLERANCE, MOST_STEPS = 0.2, 100
@@ -46,7 +47,7 @@ TOLERANCE, MOST_STEPS = 0.2, 100
 DENSE = 0.1
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
 SIGNS = 512
-"""Random signs for leverages: right to 0.03."""
+"""Random signs for the diagonal."""
 
 Floats = NDArray[np.floating]
 
@@ -71,26 +72,25 @@ def solve(
             f"factor fewer, e.g. --set words.limit={int((available / FACTOR_BYTES / 2) ** 0.5)}"
         )
     mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
-    x_VN, x_MV, y_NL = Product(x_NV.T.tocsr()), Product(x_NV[learn_from]), y_NL.tocsc()
-    block = max(1, min(BLOCK, LARGEST // max(x_NV.shape)))
+    x_VN, y_NL = Product(x_NV.T.tocsr()), y_NL.tocsc()
+    block, curves, columns = block_size(x_NV.shape), Curves(len(learn_from)), []
     with screen.bar("solving", n_labels, unit="labels") as advance:
-        inverse = (Factored if size == n_documents else Conjugate)(x_NV, size, ridge)
-
-        def fit(y_NC: Floats) -> tuple[Floats, Floats]:
-            weight_VC = x_VN(inverse(torch.from_numpy(y_NC)))
-            return weight_VC.numpy(), x_MV(weight_VC).numpy()
-
-        leverage_M1 = leverages(fit, n_documents, learn_from, block)
-        curves, columns = Curves(len(learn_from)), []
+        inverse = Factored(x_NV, ridge) if size == n_documents else Conjugate(x_NV, size, ridge)
+        c_M1 = diagonal(inverse, n_documents, learn_from, block)
+        squares_M1 = (x_NV[learn_from] ** 2).sum(axis=1)[:, None]
+        c_M1 = np.clip(c_M1, 1 / (squares_M1 + ridge), 1 / ridge).astype(np.float32)
         for start in range(0, n_labels, block):
-            y_NC, mean_C = y_NL[:, start : start + block].toarray(), mean_L[start : start + block]
+            y_NC = y_NL[:, start : start + block].toarray(order="C")
             hit_MC = y_NC[learn_from] > 0
-            weight_VC, fitted_MC = fit(y_NC - mean_C)
-            left_out_MC = (fitted_MC - leverage_M1 * (hit_MC - mean_C)) / (1 - leverage_M1)
-            curves.add(start, left_out_MC + mean_C, hit_MC)
-            columns.append(large(weight_VC, prune))
-            advance(len(mean_C))
+            a_NC = inverse(torch.from_numpy(y_NC - mean_L[start : start + block]))
+            curves.add(start, hit_MC - a_NC[learn_from].numpy() / c_M1, hit_MC)
+            columns.append(large(x_VN(a_NC).numpy(), prune))
+            advance(y_NC.shape[1])
     return sparse.hstack(columns, format="csr"), mean_L, curves
+
+
+def block_size(shape: tuple[int, int]) -> int:
+    return max(1, min(BLOCK, LARGEST // max(shape)))
 
 
 def equations(shape: tuple[int, int], limit: int) -> int:
@@ -102,54 +102,55 @@ def equations(shape: tuple[int, int], limit: int) -> int:
 class Factored:
     """(XX' + r I)^-1, by its Cholesky factor."""
 
-    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
-        self.factor = _factor(x_NV, x_NV.T.tocsr(), ridge, ridge)
+    def __init__(self, x_NV: sparse.csr_array, ridge: float) -> None:
+        self.factor = _factor(x_NV, x_NV.T.tocsr(), ridge)
 
     def __call__(self, y_NC: Tensor) -> Tensor:
         return torch.cholesky_solve(y_NC, self.factor)
 
 
 class Conjugate:
-    """(XX' + r I)^-1, by conjugate gradients. XX' + r I = M + X_R X_R' without its diagonal, R the other words."""
+    """(XX' + r I)^-1, by conjugate gradients. XX' + r I is P and X_R X_R' without its diagonal."""
 
     def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
         order_V = np.argsort(-np.bincount(x_NV.indices, minlength=x_NV.shape[1]), kind="stable")
         x_NR = x_NV[:, order_V[size:]]
-        others_N = (x_NR**2).sum(axis=1).astype(np.float32)
-        self.others_N1 = torch.from_numpy(others_N)[:, None]
+        self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
         self.root_N1 = (self.others_N1 + ridge).sqrt()
         s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
-        self.factor = _factor(s_NF.T.tocsr(), s_NF, 1.0, ridge)
-        self.n_dense = int((np.bincount(s_NF.indices, minlength=size) > DENSE * len(others_N)).sum())
-        self.dense_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
+        self.factor = _factor(s_NF.T.tocsr(), s_NF, 1.0)
+        self.n_dense = int((np.bincount(s_NF.indices, minlength=size) > DENSE * x_NV.shape[0]).sum())
+        self.s_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
         self.s_NE, self.s_EN = Product(s_NE), Product(s_NE.T.tocsr())
         self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
 
     def __call__(self, y_NC: Tensor) -> Tensor:
-        rest_NC = y_NC.clone()
-        answer_NC = torch.zeros_like(rest_NC)
+        rest_NC, a_NC = y_NC.clone(), torch.zeros_like(y_NC)
         enough_C = TOLERANCE * rest_NC.norm(dim=0)
-        step_NC, m_step_NC = self._nearly(rest_NC), rest_NC.clone()
-        size_C = (rest_NC * step_NC).sum(0)
+        step_NC, p_step_NC = self._nearly(rest_NC), rest_NC.clone()  # the second is P times the first
+        rho_C = (rest_NC * step_NC).sum(0)
         for _ in range(MOST_STEPS):
-            image_NC = self.x_NR(self.x_RN(step_NC)).add_(m_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
-            length_C = _ratio(size_C, (step_NC * image_NC).sum(0))
-            answer_NC.addcmul_(step_NC, length_C)
+            image_NC = self.x_NR(self.x_RN(step_NC)).add_(p_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
+            length_C = _ratio(rho_C, (step_NC * image_NC).sum(0))
+            a_NC.addcmul_(step_NC, length_C)
             rest_NC.addcmul_(image_NC, length_C, value=-1)
             if bool((rest_NC.norm(dim=0) <= enough_C).all()):
-                break
+                return a_NC
             next_NC = self._nearly(rest_NC)
-            before_C, size_C = size_C, (rest_NC * next_NC).sum(0)
-            more_C = _ratio(size_C, before_C)
+            before_C, rho_C = rho_C, (rest_NC * next_NC).sum(0)
+            more_C = _ratio(rho_C, before_C)
             step_NC = next_NC.addcmul_(step_NC, more_C)
-            m_step_NC.mul_(more_C).add_(rest_NC)
-        return answer_NC
+            p_step_NC.mul_(more_C).add_(rest_NC)
+        raise RunError(
+            f"ridge regression does not converge in {MOST_STEPS} steps; raise words.ridge, e.g. --set words.ridge=0.5, "
+            "or words.limit"
+        )
 
     def _nearly(self, y_NC: Tensor) -> Tensor:
-        """M^-1 y."""
+        """P^-1 y."""
         scaled_NC = y_NC / self.root_N1
-        inner_FC = torch.cholesky_solve(torch.cat([self.dense_ND.T @ scaled_NC, self.s_EN(scaled_NC)]), self.factor)
-        scaled_NC.addmm_(self.dense_ND, inner_FC[: self.n_dense], alpha=-1)
+        inner_FC = torch.cholesky_solve(torch.cat([self.s_ND.T @ scaled_NC, self.s_EN(scaled_NC)]), self.factor)
+        scaled_NC.addmm_(self.s_ND, inner_FC[: self.n_dense], alpha=-1)
         return scaled_NC.sub_(self.s_NE(inner_FC[self.n_dense :])).div_(self.root_N1)
 
 
@@ -157,31 +158,37 @@ class Product:
     """A sparse matrix, to be multiplied with dense ones on all cores. SciPy's own product runs on one."""
 
     def __init__(self, x: sparse.csr_array) -> None:
-        n_parts = torch.get_num_threads()
-        cuts = np.searchsorted(x.indptr, np.linspace(0, x.nnz, n_parts + 1)[1:-1])
-        self.cuts = [0, *cuts.tolist(), x.shape[0]]
-        self.parts = [x[start:end] for start, end in pairwise(self.cuts)]
-        self.pool = ThreadPoolExecutor(n_parts)
+        cuts = np.searchsorted(x.indptr, np.linspace(0, x.nnz, torch.get_num_threads() + 1)[1:-1])
+        self.spans = list(pairwise([0, *cuts.tolist(), x.shape[0]]))
+        self.parts = [x[start:end] for start, end in self.spans]
 
     def __call__(self, dense: Tensor) -> Tensor:
-        out = torch.empty(self.cuts[-1], dense.shape[1])
+        out = torch.empty(self.spans[-1][1], dense.shape[1])
+        rows = dense.contiguous().numpy()  # or SciPy copies it, once for each part
 
-        def multiply(i: int) -> None:
-            out.numpy()[self.cuts[i] : self.cuts[i + 1]] = self.parts[i] @ dense.numpy()
+        def multiply(part: sparse.csr_array, span: tuple[int, int]) -> None:
+            out.numpy()[slice(*span)] = part @ rows
 
-        list(self.pool.map(multiply, range(len(self.parts))))
+        list(_threads().map(multiply, self.parts, self.spans))
         return out
 
 
-def leverages(
-    fit: Callable[[Floats], tuple[Floats, Floats]], n_documents: int, learn_from: NDArray[np.int64], block: int
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(torch.get_num_threads())
+
+
+def diagonal(
+    inverse: Callable[[Tensor], Tensor], n_documents: int, learn_from: NDArray[np.int64], block: int
 ) -> Floats:
-    """The leverages of some documents, (M, 1)."""
-    rng, sum_M = np.random.default_rng(0), np.zeros(len(learn_from), dtype=np.float32)
+    """The diagonal of the inverse matrix for some documents, (M, 1), estimated."""
+    generator, sum_M = torch.Generator().manual_seed(0), torch.zeros(len(learn_from))
     for start in range(0, SIGNS, block):
-        sign_NC = rng.choice(np.array([-1, 1], np.float32), (n_documents, min(block, SIGNS - start)))
-        sum_M += (sign_NC[learn_from] * fit(sign_NC)[1]).sum(1)
-    return np.clip(sum_M / SIGNS, 0, 0.95)[:, None]
+        sign_NC = (
+            torch.empty(n_documents, min(block, SIGNS - start)).bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+        )
+        sum_M += (sign_NC[learn_from] * inverse(sign_NC)[learn_from]).sum(1)
+    return (sum_M / SIGNS).numpy()[:, None]
 
 
 def large(weight_VC: Floats, least: float) -> sparse.csr_array:
@@ -192,7 +199,7 @@ def large(weight_VC: Floats, least: float) -> sparse.csr_array:
     return sparse.csr_array((weight_VC.ravel()[place], place % n_labels, ends), shape=weight_VC.shape)
 
 
-def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float, ridge: float) -> Tensor:
+def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) -> Tensor:
     """The Cholesky factor of X X' + diagonal I, (S, S); in blocks, because as a sparse matrix the product is larger."""
     size = x_SR.shape[0]
     gram = torch.empty(size, size)
@@ -201,7 +208,7 @@ def _factor(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float, rid
     gram.diagonal().add_(diagonal)
     factor, failed = torch.linalg.cholesky_ex(gram)
     if failed:
-        raise RunError(f"words.ridge = {ridge:g} is too small for these documents; try --set words.ridge=0.1")
+        raise RunError("words.ridge is too small for these documents; try --set words.ridge=0.1")
     return factor
 
 

@@ -75,9 +75,10 @@ def read_matrices(
         batch = collate(tokens, labels)
         column_BW, value_BW = (x.numpy() for x in features(batch.words, batch.word_counts))
         known_BW = value_BW > 0
-        ends = np.cumsum([0, *known_BW.sum(1)])
+        ends = np.cumsum([0, *known_BW.sum(1)], dtype=np.int32)
         shape = (len(tokens), len(features.row))
-        x_parts.append(sparse.csr_array((value_BW[known_BW], column_BW[known_BW], ends), shape=shape))
+        columns = column_BW[known_BW].astype(np.int32)
+        x_parts.append(sparse.csr_array((value_BW[known_BW], columns, ends), shape=shape))
         own = [np.unique(ids) for ids in labels]
         ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
         y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(tokens), n_labels)))
