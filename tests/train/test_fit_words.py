@@ -116,6 +116,36 @@ def test_left_out_scores_are_those_of_a_model_without_the_document(monkeypatch, 
         assert (curves.hit_MK[m, kept] == y[i, curves.label_MK[m, kept]]).all()
 
 
+def test_left_out_scores_where_gradients_end_early():
+    """As shipped: some equations left unsolved, few random signs; far closer to the truth than scores differ."""
+    rng, n, v = np.random.default_rng(1), 400, 800
+    common_V = 1 / np.arange(1, v + 1)
+    topic_NL = rng.random((n, 10)) < 0.15
+    likely_LV = common_V * rng.choice([0.2, 1, 20], (10, v), p=[0.3, 0.6, 0.1])
+    dense = (rng.random((n, v)) < np.minimum(20 * common_V + 4 * topic_NL @ likely_LV, 0.9)).astype(np.float32)
+    dense /= np.linalg.norm(dense, axis=1, keepdims=True)
+    y, chosen = topic_NL.astype(np.float32), np.arange(0, n, 20)
+    curves = solve(sparse.csr_array(dense), sparse.csr_array(y), chosen, limit=60, ridge=0.5, prune=0.0, screen=QUIET)[
+        2
+    ]
+    mean, expected = y.mean(0), np.zeros((len(chosen), 10))
+    for m, i in enumerate(chosen):
+        rest = np.arange(n) != i
+        expected[m] = dense[i] @ ridge_weights(dense[rest], (y - mean)[rest], 0.5) + mean
+    kept = np.isfinite(curves.score_MK)
+    found = curves.score_MK[kept].reshape(expected.shape)
+    expected = np.take_along_axis(expected, curves.label_MK[kept].reshape(expected.shape), 1)
+    assert np.sqrt(np.mean((found - expected) ** 2)) < 0.4 * expected.std()
+
+
+def test_gradients_that_do_not_end_are_refused_with_a_cure(monkeypatch):
+    monkeypatch.setattr(ridge, "MOST_STEPS", 2)
+    monkeypatch.setattr(ridge, "TOLERANCE", 1e-6)
+    x, y = draw(50, 40)
+    with pytest.raises(RunError, match=r"words\.ridge"):
+        solve(x, sparse.csr_array(y), np.arange(3), limit=1, ridge=0.7, prune=0.0, screen=QUIET)
+
+
 def test_more_than_the_memory_is_refused_with_a_cure(monkeypatch):
     monkeypatch.setattr(ridge, "memory_free", lambda: 1_000)
     x = sparse.csr_array(np.eye(30, dtype=np.float32))
@@ -199,6 +229,15 @@ def test_learns_and_is_the_same_after_loading(trained, corpus):
     assert alone == together[0]
 
 
+def test_more_documents_than_are_solved_for_at_once(corpus, tmp_path):
+    screen = Recorder()
+    config = CONFIG.with_settings(["words.limit=20"])
+    train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
+    assert "conjugate gradients, 20 words" in screen.text
+    found = evaluate(ModelFolder.load(tmp_path / "m"), Corpus.open(corpus).documents("test"))
+    assert found.metrics.result()["P@1"] > 0.9
+
+
 def test_same_corpus_same_weights(trained, corpus, tmp_path):
     fit(corpus, tmp_path / "again")
     for name, tensor in load_file(trained / "model.safetensors").items():
@@ -255,7 +294,7 @@ def test_a_corpus_without_common_words_is_refused(tmp_path):
         train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
 
 
-def test_plan_is_a_bound_and_says_what_does_not_fit(corpus):
+def test_plan_says_what_does_not_fit(corpus):
     source = Source.from_corpus(Corpus.open(corpus))
     planned = plan_words(source, CONFIG)
     assert (planned.n_documents, planned.n_labels, planned.size) == (200, 6, 200)
@@ -263,6 +302,5 @@ def test_plan_is_a_bound_and_says_what_does_not_fit(corpus):
     assert 0 < planned.seconds < 60
     few = plan_words(source, CONFIG.with_settings(["words.limit=50"]), memory=1_000)
     assert few.size == 50
-    assert not few.fits
     assert "lower words.limit" in few.render()
-    assert few.to_dict()["memory_bytes"]["available"] == 1_000
+    assert few.to_dict()["memory_bytes"] == {"peak": few.peak, "available": 1_000, "fits": False}
