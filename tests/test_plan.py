@@ -183,6 +183,7 @@ def test_batch_too_large_for_this_machine_is_probed_in_parts(source, config, pla
     runs = []
     weights = 16 * planned.sizes.parameters
     room = weights + (planned.sizes.activations.of(7) + planned.sizes.activations.of(8)) // 2
+    monkeypatch.setattr(aplc.plan, "measure_activations", lambda *_, **__: planned.sizes.activations)
     monkeypatch.setattr(aplc.plan, "resident_bytes", lambda: 0)
     monkeypatch.setattr(aplc.plan, "memory_at_hand", lambda: (int(room / 0.9) + 1000, "a test's memory"))
     monkeypatch.setattr(
