@@ -2,6 +2,7 @@
 
     python bench/peers.py CORPUS --out DIR                       # all; make bench-peers does it on PubMed-MeSH
     python bench/peers.py CORPUS --out DIR --only omikuji-bonsai --only ours --preset tiny
+    python bench/peers.py CORPUS --out DIR --only pecos-xr-transformer     # networks run only when named: hours
 
 Same split, TF-IDF built once from the same text, settings at each library's documented defaults. A peer runs in a
 virtual environment of its own, made from PyPI with the exact versions in `bench/peer/versions/`. What is finished in
@@ -30,7 +31,7 @@ from aplc.errors import AplcError
 from aplc.evaluate import PROPENSITIES
 from aplc.evaluate.run import parse_propensity
 from aplc.files import digest, write_json
-from peer.environments import VERSIONS, PeerError, python_of, run_limited
+from peer.environments import PeerError, python_of, run_limited, versions
 from peer.features import Prepared, prepare
 from peer.table import load_result, score, write_all
 
@@ -49,8 +50,12 @@ LIBRARIES: dict[str, str | None] = {
     "libmultilabel-tree": "libmultilabel",
     "libmultilabel-1vsrest": "libmultilabel",
     "liblinear-dismec": "liblinear",
+    "libmultilabel-xml-cnn": "libmultilabel+nltk",
+    "pecos-xr-transformer": "pecos+minilm",
 }
 """Peers, quick ones first, and the environment each needs (none: this one)."""
+NETWORKS = {"libmultilabel-xml-cnn", "pecos-xr-transformer"}
+"""Run only when named: on a CPU they take hours."""
 OURS = "ours"
 
 
@@ -88,14 +93,13 @@ class Candidate:
 
 def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidate]:
     everyone = []
-    wanted = options.only or [*LIBRARIES, OURS]
+    wanted = options.only or {*LIBRARIES, OURS} - NETWORKS
     for name, library in LIBRARIES.items():
-        versions = (VERSIONS / f"{library}.txt").read_text("utf-8") if library else ""
 
         def command(folder: Path, name: str = name, library: str | None = library) -> list[str]:
             return [str(python_of(library)), str(HERE / "methods.py"), name, str(prepared.folder), str(folder)]
 
-        everyone.append(Candidate(name, digest(prepared.key, versions), command, name in wanted))
+        everyone.append(Candidate(name, digest(prepared.key, versions(library)), command, name in wanted))
     for preset in options.preset:
         config = Config.from_preset(preset).with_settings(options.settings)  # a typo should not cost an hour
 

@@ -1,6 +1,8 @@
 """Guards bench/peers.py: a table whatever goes wrong with a peer, figures that napkinXC confirms, nothing run twice."""
 
 import json
+import re
+import shutil
 import sys
 import time
 from itertools import pairwise
@@ -14,7 +16,8 @@ from napkinxc import metrics as judge
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import peers
 from conftest import SMALL
-from peer import environments, methods
+from peer import environments, methods, networks
+from peer.answers import Features, best, sparse_top
 from peer.environments import PeerError, run_limited
 from peer.features import Prepared
 
@@ -51,6 +54,11 @@ def test_table_has_everyone(done):
     assert all(f"\n| {name} |" in table for name in names)
     assert (out / "peers.svg").read_text().count("aplc-tiny") == 1
     scores = {result["name"]: result["metrics"]["P@1"] for result in figures["results"]}
+    gap = figures["paired"]["P@1"]
+    assert figures["paired"]["ours"] == "aplc-tiny"
+    assert gap["difference"] == pytest.approx(scores["aplc-tiny"] - scores[figures["paired"]["other"]])
+    assert gap["low"] <= gap["difference"] <= gap["high"]
+    assert f"P@1 {100 * gap['difference']:+.1f} (" in table
     assert scores["baseline-knn"] > scores["baseline-prior"] + 0.3
     for result in figures["results"]:
         assert result["train_seconds"] > 0
@@ -62,8 +70,7 @@ def test_table_has_everyone(done):
 @pytest.mark.parametrize("name", ["baseline-knn", "napkinxc-plt", "aplc-tiny"])
 def test_figures_match_napkinxc(done, name):
     out, figures, _ = done
-    (features,) = (path for path in (out / "features").iterdir())
-    prepared = Prepared.open(features)
+    prepared = Prepared.open(_features(out))
     indptr, ids = prepared.truth()
     truth = [ids[a:b].tolist() for a, b in pairwise(indptr)]
     top = [[i for i in row if i >= 0] for row in np.load(out / name / "topk.npz")["ids"].tolist()]
@@ -78,6 +85,11 @@ def test_figures_match_napkinxc(done, name):
     for metric, values in expected.items():
         for k in (1, 3, 5):
             assert result["metrics"][f"{metric}@{k}"] == pytest.approx(values[k - 1], abs=1e-9), (metric, k)
+
+
+def _features(out):
+    (folder,) = (out / "features").iterdir()
+    return folder
 
 
 def _with_counts(counts, n):
@@ -95,8 +107,29 @@ def test_finished_peers_are_not_run_again(done, corpus, monkeypatch, capsys):
     assert bench(corpus, out, *only(["baseline-prior"]), *settings)["results"] == figures["results"]
 
 
+def test_networks_run_only_when_named(done, corpus):
+    out, _, _ = done
+
+    def wanted(*more):
+        options = peers.arguments([str(corpus), "--out", str(out), *more])
+        return {one.name for one in peers.candidates(options, Prepared.open(_features(out))) if one.wanted}
+
+    assert wanted() == {*peers.LIBRARIES, "aplc-cpu"} - peers.NETWORKS
+    assert wanted("--only", "pecos-xr-transformer") == {"pecos-xr-transformer"}
+
+
+def test_networks_read_the_same_documents(done, corpus):
+    data = Features.load(_features(done[0]))
+    documents = list(networks._documents(data.folder / "fasttext.txt"))
+    labels = [np.sort(row.indices).tolist() for row in data.y]
+    assert [sorted(map(int, document["label"])) for document in documents] == labels
+    lines = (json.loads(line)["text"] for line in (corpus / "train.jsonl").read_text().splitlines())
+    assert [document["text"] for document in documents] == [re.findall(r"\w\w+", text.lower()) for text in lines]
+    assert len(list(networks._documents(data.folder / "fasttext_test.txt"))) == data.x_test.shape[0]
+
+
 def test_peer_that_fails_is_reported_and_tried_again(corpus, tmp_path, monkeypatch):
-    (tmp_path / "versions").mkdir()
+    shutil.copytree(environments.VERSIONS, tmp_path / "versions")
     (tmp_path / "versions" / "omikuji.txt").write_text("no-such-package-anywhere==1\n")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("APLC_CACHE", str(tmp_path / "cache"))
@@ -129,10 +162,10 @@ def test_bad_corpus_is_one_line(tmp_path, capsys):
 
 
 def test_versions_are_exact():
-    libraries = {library for library in peers.LIBRARIES.values() if library}
-    assert {path.stem for path in environments.VERSIONS.glob("*.txt")} == libraries
-    for library in libraries:
-        for line in (environments.VERSIONS / f"{library}.txt").read_text().splitlines():
+    used = {path for library in peers.LIBRARIES.values() if library for path in environments.requirements(library)}
+    assert set(environments.VERSIONS.glob("*.txt")) == used
+    for path in used:
+        for line in path.read_text().splitlines():
             name, _, version = line.partition("==")
             assert name
             assert version
@@ -143,14 +176,14 @@ def test_versions_are_exact():
 def test_best_matches_a_full_sort():
     rng = np.random.default_rng(0)
     dense = rng.random((30, 50), dtype=np.float32)
-    ids, scores = methods._best(dense, 7)
+    ids, scores = best(dense, 7)
     assert (ids == np.argsort(-dense, axis=1)[:, :7]).all()
     assert (scores == np.take_along_axis(dense, ids, 1)).all()
     sparse = sp.csr_matrix(np.where(dense > 0.9, dense, 0))
-    ids, _ = methods._best(sparse, 7)
+    ids, _ = best(sparse, 7)
     for row, found in zip(sparse.toarray(), ids, strict=True):
         expected = [i for i in np.argsort(-row) if row[i] > 0][:7]
         assert found.tolist() == expected + [-1] * (7 - len(expected))
-    kept = methods._sparse_top(sparse, 3).toarray()
+    kept = sparse_top(sparse, 3).toarray()
     assert ((kept == sparse.toarray()) | (kept == 0)).all()
     assert ((kept > 0).sum(1) == np.minimum((sparse.toarray() > 0).sum(1), 3)).all()

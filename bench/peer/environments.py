@@ -15,20 +15,29 @@ class PeerError(Exception):
     """A peer that could not be installed or run; the others go on."""
 
 
+def requirements(library: str) -> list[Path]:
+    """Files with exact versions of all that a library needs: one for each part of its name, as in pecos+minilm."""
+    return [VERSIONS / f"{part}.txt" for part in library.split("+")]
+
+
+def versions(library: str | None) -> str:
+    return "".join(path.read_text("utf-8") for path in requirements(library)) if library else ""
+
+
 def python_of(library: str | None) -> Path:
     """The interpreter of a library's environment, which is made if there is none; this one for None."""
     if library is None:
         return Path(sys.executable)
-    versions = VERSIONS / f"{library}.txt"
-    name = f"{library}-{digest(versions.read_text('utf-8'), sys.version)}"
+    name = f"{library}-{digest(versions(library), sys.version)}"
     # A renamed environment keeps working as long as only its bin/python is called.
-    return cached(cache_root() / "peers" / name, lambda aside: _install(aside, versions)) / "bin" / "python"
+    return cached(cache_root() / "peers" / name, lambda aside: _install(aside, library)) / "bin" / "python"
 
 
-def _install(folder: Path, versions: Path) -> None:
+def _install(folder: Path, library: str) -> None:
+    wanted = [argument for path in requirements(library) for argument in ("-r", str(path))]
     for command in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "-r", str(versions)],
+        [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", *wanted],
     ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:

@@ -17,34 +17,17 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-DEPTH = 20
-"""Labels kept a document."""
-TopK = tuple[np.ndarray, np.ndarray]
-Steps = Iterator[TopK | None]
-
-
-@dataclass(frozen=True)
-class Features:
-    folder: Path
-    x: sp.csr_matrix
-    """TF-IDF of the training documents, rows of unit length."""
-    y: sp.csr_matrix
-    """Training documents x labels, ones; labels by falling frequency."""
-    x_test: sp.csr_matrix
-
-    @classmethod
-    def load(cls, folder: Path) -> "Features":
-        x, y, x_test = (sp.csr_matrix(sp.load_npz(folder / f"{name}.npz")) for name in ("x", "y", "x_test"))
-        return cls(folder, x, y, x_test)
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from peer import networks
+from peer.answers import DEPTH, Features, Steps, best, blocks, padded, spans, sparse_top
 
 
 def prior(data: Features, model: Path) -> Steps:
@@ -54,8 +37,8 @@ def prior(data: Features, model: Path) -> Steps:
     np.save(model / "counts.npy", counts[:DEPTH])
     yield None
     n = data.x_test.shape[0]
-    best = np.argsort(-counts, kind="stable")[:DEPTH]
-    yield np.tile(best, (n, 1)), np.tile(counts[best] / data.y.shape[0], (n, 1))
+    top = np.argsort(-counts, kind="stable")[:DEPTH]
+    yield np.tile(top, (n, 1)), np.tile(counts[top] / data.y.shape[0], (n, 1))
 
 
 def knn(data: Features, model: Path, neighbours: int = 20) -> Steps:
@@ -65,7 +48,7 @@ def knn(data: Features, model: Path, neighbours: int = 20) -> Steps:
     sp.save_npz(model / "x.npz", data.x)
     sp.save_npz(model / "y.npz", data.y)
     yield None
-    yield _blocks(data.x_test, lambda rows: _sparse_top(rows @ transposed, neighbours) @ data.y)
+    yield blocks(data.x_test, lambda rows: sparse_top(rows @ transposed, neighbours) @ data.y)
 
 
 def pecos(data: Features, model: Path, *, tree: bool) -> Steps:
@@ -80,7 +63,7 @@ def pecos(data: Features, model: Path, *, tree: bool) -> Steps:
     trained.save(str(model))
     trained = XLinearModel.load(str(model), is_predict_only=True)  # its documentation's way to predict fast
     yield None
-    yield _best(sp.csr_matrix(trained.predict(data.x_test.astype(np.float32), only_topk=DEPTH)))
+    yield best(sp.csr_matrix(trained.predict(data.x_test.astype(np.float32), only_topk=DEPTH)))
 
 
 def omikuji(data: Features, model: Path, **settings: Any) -> Steps:
@@ -98,7 +81,7 @@ def omikuji(data: Features, model: Path, **settings: Any) -> Steps:
     for start, end in zip(data.x_test.indptr[:-1], data.x_test.indptr[1:], strict=True):
         pairs = zip(data.x_test.indices[start:end].tolist(), data.x_test.data[start:end].tolist(), strict=True)
         rows.append(trained.predict(list(pairs), top_k=DEPTH))
-    yield _padded(rows)
+    yield padded(rows)
 
 
 def napkinxc(data: Features, model: Path, kind: str) -> Steps:
@@ -106,11 +89,11 @@ def napkinxc(data: Features, model: Path, kind: str) -> Steps:
     from napkinxc import models
 
     trained = getattr(models, kind)(str(model), seed=0) if kind == "PLT" else models.BR(str(model))
-    trained.fit(data.x, [data.y.indices[a:b].tolist() for a, b in _spans(data.y)])
+    trained.fit(data.x, [data.y.indices[a:b].tolist() for a, b in spans(data.y)])
     yield None
     trained.load()
     yield None
-    yield _padded(trained.predict_proba(data.x_test, top_k=DEPTH))
+    yield padded(trained.predict_proba(data.x_test, top_k=DEPTH))
 
 
 def one_vs_rest(data: Features, model: Path, prune: float = 0.01) -> Steps:
@@ -140,7 +123,7 @@ def one_vs_rest(data: Features, model: Path, prune: float = 0.01) -> Steps:
     sp.save_npz(model / "weights.npz", weights, compressed=False)
     yield None
     ones = sp.csr_matrix(np.ones((data.x_test.shape[0], 1), dtype=np.float32))
-    yield _blocks(sp.csr_matrix(sp.hstack([data.x_test, ones])), lambda rows: rows @ weights)
+    yield blocks(sp.csr_matrix(sp.hstack([data.x_test, ones])), lambda rows: rows @ weights)
 
 
 def libmultilabel(data: Features, model: Path, kind: str) -> Steps:
@@ -156,7 +139,7 @@ def libmultilabel(data: Features, model: Path, kind: str) -> Steps:
         pickle.dump(trained, out, protocol=5)
     yield None
     x = data.x_test.astype(np.float64)
-    yield _blocks(x, lambda rows: np.asarray(linear.predict_values(trained, rows)))
+    yield blocks(x, lambda rows: np.asarray(linear.predict_values(trained, rows)))
 
 
 def fasttext(data: Features, model: Path) -> Steps:
@@ -175,7 +158,7 @@ def fasttext(data: Features, model: Path) -> Steps:
         for text in texts:  # `predict` of 0.9.3 fails under numpy 2; the method inside it does not
             found = trained.f.predict(text, DEPTH, 0.0, "strict")
             rows.append([(int(name.removeprefix("__label__")), score) for score, name in found])
-    yield _padded(rows)
+    yield padded(rows)
 
 
 PEERS: dict[str, Callable[[Features, Path], Steps]] = {
@@ -194,50 +177,9 @@ PEERS: dict[str, Callable[[Features, Path], Steps]] = {
     "libmultilabel-tree": lambda data, model: libmultilabel(data, model, "tree"),
     "libmultilabel-1vsrest": lambda data, model: libmultilabel(data, model, "1vsrest"),
     "liblinear-dismec": one_vs_rest,
+    "libmultilabel-xml-cnn": networks.xml_cnn,
+    "pecos-xr-transformer": networks.xr_transformer,
 }
-
-
-def _spans(matrix: sp.csr_matrix) -> Iterator[tuple[int, int]]:
-    return zip(matrix.indptr[:-1].tolist(), matrix.indptr[1:].tolist(), strict=True)
-
-
-def _sparse_top(scores: sp.csr_matrix, k: int) -> sp.csr_matrix:
-    """The k largest entries of each row."""
-    ids, values = _best(scores, k)
-    kept = ids >= 0
-    rows = np.repeat(np.arange(len(ids)), kept.sum(1))
-    return sp.csr_matrix((values[kept], (rows, ids[kept])), shape=scores.shape)
-
-
-def _best(scores: sp.csr_matrix | np.ndarray, k: int = DEPTH) -> TopK:
-    """Ids and scores of the best labels of each row; -1 where a sparse row has fewer."""
-    if sp.issparse(scores):
-        scores.sort_indices()
-        rows = []
-        for start, end in _spans(scores):
-            order = np.argsort(-scores.data[start:end], kind="stable")[:k]
-            rows.append(zip(scores.indices[start:end][order], scores.data[start:end][order], strict=True))
-        return _padded(rows, k)
-    k = min(k, scores.shape[1])
-    ids = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-    found = np.take_along_axis(scores, ids, 1)
-    order = np.argsort(-found, axis=1, kind="stable")
-    return np.take_along_axis(ids, order, 1), np.take_along_axis(found, order, 1)
-
-
-def _blocks(x: sp.csr_matrix, score: Callable[[sp.csr_matrix], Any], size: int = 256) -> TopK:
-    """Scores block by block, so that documents x labels never stands in memory at once."""
-    parts = [_best(score(x[start : start + size])) for start in range(0, x.shape[0], size)]
-    return np.concatenate([ids for ids, _ in parts]), np.concatenate([scores for _, scores in parts])
-
-
-def _padded(rows: Any, k: int = DEPTH) -> TopK:
-    listed = [list(row)[:k] for row in rows]
-    ids, scores = np.full((len(listed), k), -1), np.zeros((len(listed), k), dtype=np.float32)
-    for i, row in enumerate(listed):
-        if row:
-            ids[i, : len(row)], scores[i, : len(row)] = zip(*row, strict=True)
-    return ids, scores
 
 
 class Clock:
@@ -247,10 +189,15 @@ class Clock:
         self.restart()
 
     def restart(self) -> None:
-        self._wall, self._processor = time.perf_counter(), time.process_time()
+        self._wall, self._processor = time.perf_counter(), _processor_seconds()
 
     def read(self) -> tuple[float, float]:
-        return time.perf_counter() - self._wall, time.process_time() - self._processor
+        return time.perf_counter() - self._wall, _processor_seconds() - self._processor
+
+
+def _processor_seconds() -> float:
+    """Of this process and those it has started and ended, such as loaders of data."""
+    return time.process_time() + sum(os.times()[2:4])
 
 
 def measured(train: tuple[float, float], predict: tuple[float, float], size: int) -> str:

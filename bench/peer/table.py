@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from aplc.evaluate import Metrics, by_frequency
+from aplc.evaluate import Metrics, by_frequency, compare
 from aplc.files import atomic_write, write_json
 from aplc.pictures import LIGHT, SERIES, figure, plain_ticks, save_picture, style
 from peer.features import Prepared
 
 RANKING = [*(f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)), "RP@5"]
+PAIRED = [f"{name}@{k}" for name in ("P", "PSP") for k in (1, 3, 5)]
 AT = 5
 MB = 1e6
 WINDOW = 12
@@ -21,7 +22,7 @@ WINDOW = 12
 
 
 def score(prepared: Prepared, top: Path, propensity: str | tuple[float, float]) -> dict[str, Any]:
-    """Ranking metrics and frequency bands, by the code behind `aplc evaluate`."""
+    """Ranking metrics, frequency bands and each document's scores, by the code behind `aplc evaluate`."""
     with np.load(top) as arrays:
         ids, scores = arrays["ids"].astype(np.int64), arrays["scores"]
     metrics = Metrics(prepared.labels.counts, n_documents=prepared.n_train, propensity=propensity)
@@ -29,12 +30,15 @@ def score(prepared: Prepared, top: Path, propensity: str | tuple[float, float]) 
     metrics.update(ids, np.clip(scores, 0, 1), *prepared.truth())
     result = metrics.result()
     bands = [asdict(band) for band in by_frequency(metrics.label_stats(AT))]
-    return {"metrics": {name: result[name] for name in RANKING}, "bands": bands}
+    ranking = {name: result[name] for name in RANKING}
+    return {"metrics": ranking, "bands": bands, "documents": metrics.document_scores()}
 
 
 def write_all(out: Path, results: Sequence[dict[str, Any]], failed: dict[str, str], about: dict[str, Any]) -> str:
     """peers.json, peers.md and peers.svg in `out`; returns the Markdown."""
     results = sorted(results, key=lambda result: -result["metrics"]["P@5"])
+    about = about | {"paired": paired(results)}
+    results = [{key: value for key, value in result.items() if key != "documents"} for result in results]
     text = markdown(results, failed, about)
     write_json(out / "peers.json", {**about, "results": results, "failed": failed})
     with atomic_write(out / "peers.md") as file:
@@ -42,6 +46,15 @@ def write_all(out: Path, results: Sequence[dict[str, Any]], failed: dict[str, st
     if results:
         draw(out / "peers.svg", results)
     return text
+
+
+def paired(results: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The best of ours less the best of the others by P@5, with 95 % intervals over the same resampled documents."""
+    ours, others = ([result for result in results if result["ours"] is mine] for mine in (True, False))
+    if not ours or not others:
+        return None
+    found = compare(ours[0]["documents"], others[0]["documents"])
+    return {"ours": ours[0]["name"], "other": others[0]["name"]} | {name: asdict(found[name]) for name in PAIRED}
 
 
 def markdown(results: Sequence[dict[str, Any]], failed: dict[str, str], about: dict[str, Any]) -> str:
@@ -70,8 +83,16 @@ def markdown(results: Sequence[dict[str, Any]], failed: dict[str, str], about: d
         cost += [f"{about['n_test'] / max(r[key], 1e-3):,.0f}" for key in ("predict_seconds", "predict_cpu_seconds")]
         cost += [f"{r['model_bytes'] / MB:,.1f}", f"{r['peak_bytes'] / MB:,.0f}"]
         lines.append(f"| {r['name']} | {' | '.join(recall + cost)} |")
+    if about["paired"]:
+        names = f"{about['paired']['ours']} less {about['paired']['other']}"
+        gaps = (f"{name} {_points(**about['paired'][name])}" for name in PAIRED)
+        lines += ["", f"{names}, points, 95 % paired over documents: {', '.join(gaps)}."]
     lines += [""] + [f"Not in the table: {name}, {reason}" for name, reason in failed.items()]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _points(difference: float, low: float, high: float, **_: float) -> str:
+    return f"{100 * difference:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def draw(path: Path, results: Sequence[dict[str, Any]]) -> None:
