@@ -2,7 +2,7 @@
 
     python bench/peers.py CORPUS --out DIR                       # all; make bench-peers does it on PubMed-MeSH
     python bench/peers.py CORPUS --out DIR --only omikuji-bonsai --only ours --preset tiny
-    python bench/peers.py CORPUS --out DIR --only pecos-xr-transformer     # networks run only when named: hours
+    python bench/peers.py CORPUS --out DIR --only pecos-xr-transformer --limit 20000    # networks: only when named
 
 Same split, TF-IDF built once from the same text, settings at each library's documented defaults. A peer runs in a
 virtual environment of its own, made from PyPI with the exact versions in `bench/peer/versions/`. What is finished in

@@ -62,7 +62,7 @@ and gaps the training labels have. {reads}
 """
 
 _NETWORK = "APLC-XLNet (Ye et al., ICML 2020): an encoder, a hidden layer, and label clusters"
-_WORDS = "A model of words: ridge regression on TF-IDF, and curves from scores to probabilities"
+_WORDS = "A model of words: ridge regression on TF-IDF of words and pairs, and curves from scores to probabilities"
 _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "read in windows that are averaged"}
 
 
@@ -88,7 +88,7 @@ def model_card(
         metrics=_metrics(held_out, evaluation),
         calibration=_calibration(calibration),
         kind=_WORDS if words else _NETWORK,
-        reads="All words of a text are read; their order is not."
+        reads="All words of a text are read, and pairs of neighbours; no longer order is."
         if words
         else f"A text beyond {config.data.max_length} tokens is {_LONG[config.data.long_text]}.",
         settings="\n".join(

@@ -196,7 +196,7 @@ class WordsConfig:
     """For `model.encoder = "words"`."""
 
     limit: int = 8_192
-    """Documents, or else frequent words, solved for at once; memory grows with their square."""
+    """Documents, or else weighty words and pairs, solved for at once; memory grows with their square."""
     ridge: float = 0.5
     """Penalty on the weights; higher suits frequent labels, lower rare ones."""
     prune: float = 0.02

@@ -10,6 +10,7 @@ gradients (`train/ridge.py`). Each is timed on this machine at a small size and 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,11 +27,11 @@ from aplc.train.budget import fits
 from aplc.train.curves import CANDIDATES, LEARN_FROM
 from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
-from aplc.train.ridge import FACTOR_BYTES, SIGNS, block_size
+from aplc.train.ridge import FACTOR_BYTES, SIGNS, Product, block_size
 
-PROBE, PROBE_LABELS = 2_048, 256
-HEAPS = 64
-"""Words grow with the square root of all entries of documents: 20 to 70 times it on the corpora of docs/peers.md."""
+PROBE, PROBE_LABELS, PROBE_WORDS = 2_048, 256, 1 << 16
+HEAPS = 192
+"""Words and pairs grow with the square root of all entries of documents: 70 to 190 times it on those of docs/peers.md."""
 STEPS = 4
 """Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
 
@@ -81,7 +82,7 @@ def plan_words(
     with screen.bar("counting labels") as advance:
         seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
-    entries = seen.n_documents * float(np.mean([_distinct_words(document) for document in seen.sample]))
+    entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
     block, n_sides = block_size((seen.n_documents, n_words)), n_labels + SIGNS
     peak = resident_bytes() + FACTOR_BYTES * size**2 + 48 * round(entries)  # the matrix and its factor; documents
@@ -98,18 +99,21 @@ def plan_words(
     )
 
 
-def _distinct_words(document: Document) -> int:
-    return len(set(document.text.lower().split()))
+def _entries(document: Document) -> float:
+    """Its words, and about half of its pairs: the others are in too few documents, or too many."""
+    words = document.text.lower().split()
+    return len(set(words)) + len(set(pairwise(words))) / 2
 
 
 def _seconds(size: int, n_sides: int, n_products: float) -> float:
     """Of a factor of `size` rows, a solve for each right side, and sparse products, from small ones."""
     matrix = torch.eye(PROBE) * 2
-    right = torch.ones(PROBE, PROBE_LABELS)
-    words = sparse.random_array((PROBE, PROBE), density=0.05, format="csr", dtype=np.float32, rng=0)
+    right, inner = torch.ones(PROBE, PROBE_LABELS), torch.ones(PROBE_WORDS, PROBE_LABELS)
+    x = sparse.random_array((PROBE, PROBE_WORDS), density=0.002, format="csr", dtype=np.float32, rng=0)
+    by_document, by_word = Product(x), Product(x.T.tocsr())
     factor = _clock(lambda: torch.linalg.cholesky(matrix))
     solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
-    product = _clock(lambda: words @ right.numpy()) / (PROBE_LABELS * words.nnz)
+    product = _clock(lambda: (by_document(inner), by_word(right))) / (2 * PROBE_LABELS * x.nnz)
     scale = size / PROBE
     return factor * scale**3 + n_sides * solve * scale**2 + n_products * product
 

@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers
 
 from aplc.data.tokenizer import Tokenizer
-from aplc.data.words import WordHasher
+from aplc.data.words import PAIR_ROWS, ROWS, WordHasher
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +29,22 @@ def read(request):
     return lambda text: dict(zip(*map(np.ndarray.tolist, hasher(tokenizer.encode([text])[0])), strict=True))
 
 
-def test_words_are_counted(read):
+def words_of(found):
+    return {row: count for row, count in found.items() if row < ROWS}
+
+
+def test_words_and_pairs_are_counted(read):
     (cat,), (mat,) = read("cat"), read("mat")
     many = read("cat mat cat mat mat")
-    assert many == {cat: 2, mat: 3}
+    assert words_of(many) == {cat: 2, mat: 3}
+    (cat_mat,), (mat_cat,) = (read(text).keys() - {cat, mat} for text in ("cat mat", "mat cat"))
+    (mat_mat,) = read("mat mat").keys() - {mat}
+    assert {row: count for row, count in many.items() if row >= ROWS} == {cat_mat: 2, mat_cat: 1, mat_mat: 1}
 
 
-def test_order_matters_within_words_only(read):
-    assert read("cat mat") == read("mat cat")
+def test_order_matters_within_words_and_pairs(read):
+    assert words_of(read("cat mat")) == words_of(read("mat cat"))
+    assert read("cat mat") != read("mat cat")
     assert not read("tac").keys() & read("cat").keys()
 
 
@@ -51,7 +59,7 @@ def test_nothing_in_nothing_out(read, text):
 
 def test_punctuation_and_case_make_no_other_word(unigram):
     hasher = WordHasher.of(unigram)
-    rows = [hasher(unigram.encode([text])[0])[0].tolist() for text in ("the cat sat", "the cat, sat", "cat the,sat,")]
+    rows = [hasher(unigram.encode([text])[0])[0].tolist() for text in ("the cat sat", "the cat, sat", "the cat ,sat,")]
     assert rows[0] == rows[1] == rows[2]
 
 
@@ -78,8 +86,11 @@ def test_a_word_is_the_same_however_it_is_cut(unigram, wordpiece):
     assert len(unigram.encode(texts)[0]) < len(wordpiece.encode(texts)[0])
 
 
-def test_rows_stay_below_their_number(wordpiece):
-    hasher = WordHasher.of(wordpiece, 7)
-    rows, counts = hasher(wordpiece.encode([" ".join(a + b for a in "abcdefgh" for b in "abcdefgh")])[0])
-    assert rows.tolist() == list(range(7))
-    assert counts.sum() == 64
+def test_words_and_pairs_have_rows_of_their_own(wordpiece):
+    hasher = WordHasher.of(wordpiece)
+    names = [a + b for a in "abcdefgh" for b in "abcdefgh"]
+    rows, counts = hasher(wordpiece.encode([" ".join(names)])[0])
+    assert (np.diff(rows) > 0).all()
+    assert (counts[rows < ROWS].sum(), counts[rows >= ROWS].sum()) == (64, 63)
+    assert len(rows) == 127
+    assert rows.max() < ROWS + PAIR_ROWS

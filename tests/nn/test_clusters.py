@@ -8,7 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aplc.nn import native
+from aplc import native
 from aplc.nn.clusters import LabelClusters
 from reference import cluster_loss, cluster_probabilities, naive_cluster_loss
 

@@ -7,7 +7,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 
 from aplc.data.batches import Batch
 from aplc.errors import ModelError
-from aplc.nn.words import AllLabels, WordFeatures, WordModel, rising
+from aplc.nn import words
+from aplc.nn.words import PAIR_LENGTH, AllLabels, WordFeatures, WordModel, rising
 
 N_LABELS = 7
 
@@ -59,6 +60,30 @@ def test_features_are_tfidf_of_scikit_learn(features, counts):
     found = torch.zeros(50, len(features.row)).scatter_add_(1, columns, weights)
     assert features.row.tolist() == list(range(29))
     assert torch.allclose(found, torch.from_numpy(tfidf_of(counts)).float(), atol=1e-6)
+
+
+def test_pairs_are_chosen_by_how_many_documents_have_them(monkeypatch):
+    monkeypatch.setattr(words, "ROWS", 4)
+    found = WordFeatures.choose(np.array([1, 2, 90, 0, 2, 3, 20, 21]), 200)  # words, then pairs
+    assert found.row.tolist() == [1, 2, 5, 6]
+    assert torch.allclose(found.idf, torch.tensor([201 / 3, 201 / 91, 201 / 4, 201 / 21]).log() + 1)
+
+
+def test_words_and_pairs_have_lengths_of_their_own(monkeypatch, counts):
+    monkeypatch.setattr(words, "ROWS", 20)
+    monkeypatch.setattr(words, "PAIR_MOST", 1.0)
+    found = WordFeatures.choose((counts > 0).sum(0), len(counts))
+    columns, weights = found(torch.arange(30).repeat(50, 1), torch.from_numpy(counts).float())
+    dense = torch.zeros(50, len(found.row)).scatter_add_(1, columns, weights).numpy()
+    kept = np.where((counts > 0).sum(0) > 1, counts, 0)
+    parts = [TfidfTransformer(sublinear_tf=True).fit(c).transform(k).toarray() for c, k in _split(counts, kept)]
+    assert np.allclose(dense, np.hstack([parts[0], PAIR_LENGTH * parts[1][:, :9]]), atol=1e-6)
+    nothing = found(torch.tensor([[3, 25]]), torch.tensor([[2.0, 0.0]]))[1]
+    assert nothing.tolist() == [[1, 0]]
+
+
+def _split(*matrices):
+    return zip(*((m[:, :20], m[:, 20:]) for m in matrices), strict=True)
 
 
 def test_logits_are_the_product(model, counts):

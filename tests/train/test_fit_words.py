@@ -233,9 +233,20 @@ def test_more_documents_than_are_solved_for_at_once(corpus, tmp_path):
     screen = Recorder()
     config = CONFIG.with_settings(["words.limit=20"])
     train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
-    assert "conjugate gradients, 20 words" in screen.text
+    assert "conjugate gradients, 20 of them" in screen.text
     found = evaluate(ModelFolder.load(tmp_path / "m"), Corpus.open(corpus).documents("test"))
     assert found.metrics.result()["P@1"] > 0.9
+
+
+def test_which_word_follows_which_is_learned(tmp_path):
+    texts = {"hound": "dog bites man", "news": "man bites dog", "else": "rain and wind"}
+    lines = [json.dumps({"text": f"w{i} {texts[name]} w{i + 1}", "labels": [name]})
+             for i, name in enumerate(["hound", "news", *["else"] * 20] * 15)]  # fmt: skip
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
+    tagger = Tagger.from_pretrained(tmp_path / "m")
+    for name, text in texts.items():
+        assert tagger.predict(text, top_k=1)[0][0] == name
 
 
 def test_same_corpus_same_weights(trained, corpus, tmp_path):

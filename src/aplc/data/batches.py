@@ -36,7 +36,7 @@ class Batch:
     attention_mask: Tensor  # (B, T), 0 for padding
     token_type_ids: Tensor  # (B, T)
     labels: Tensor  # (B, P), padded with NO_LABEL
-    words: Tensor  # (B, W), the rows that words are hashed to; W is 0 where the model reads tokens
+    words: Tensor  # (B, W), the rows that words and pairs are hashed to; W is 0 where the model reads tokens
     word_counts: Tensor  # (B, W), 0 for padding
 
     def to(self, device: torch.device) -> "Batch":
@@ -64,7 +64,7 @@ class Collator:
     """Tokens a row may have, special tokens included."""
     pad_left: bool = True
     hash_words: WordHasher | None = None
-    """For a model of words: a batch then has the words of whole rows, and of tokens only the special ones."""
+    """For a model of words: a batch then has the words and pairs of whole rows, and of tokens only the special ones."""
 
     def __call__(self, tokens: Sequence[Sequence[int] | NDArray], labels: Sequence[Sequence[int] | NDArray]) -> Batch:
         template = self.template

@@ -1,8 +1,9 @@
-"""A document's words as numbers, read off its tokens.
+"""A document's words and pairs of neighbouring words as numbers, read off its tokens.
 
 Pieces are put together to words again, without case and punctuation, and each word is hashed letter by letter, so that
-it is the same however a tokenizer has cut it. The hash modulo a number of rows is the row that stands for the word. So
-no word has to be stored. The price: two words may share a row, rarely where there are many more rows than words.
+it is the same however a tokenizer has cut it. The hash modulo a number of rows is the row that stands for the word, or
+behind the words' rows for the pair. So neither has to be stored. The price: two may share a row, words rarely, of the
+pairs of a large corpus one in a few, mostly with one of a single document.
 """
 
 import re
@@ -20,8 +21,9 @@ BEGIN = "▁Ġ"
 """SentencePiece's and byte-level BPE's marks of a piece that begins one."""
 LONGEST = 256
 """Letters of a word that count."""
-ROWS = 1 << 22
-"""Rows that words are hashed to: of 30,000 words, about a hundred share theirs."""
+ROWS, PAIR_ROWS = 1 << 22, 1 << 24
+"""Rows that words and pairs are hashed to: of 30,000 words, about a hundred share theirs; of five million pairs, one in
+four does."""
 _SPECIAL = re.compile(r"<.+>|\[.+\]")
 """Pieces that stand for no text: <unk>, [SEP] and their like."""
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -38,10 +40,9 @@ class WordHasher:
     """Letters of each piece; none for one of punctuation, which ends a word."""
     hashes: NDArray[np.uint64]
     """Sum of a piece's letters, each times a power that its place asks for."""
-    n_rows: int = ROWS
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, n_rows: int = ROWS) -> "WordHasher":
+    def of(cls, tokenizer: Tokenizer) -> "WordHasher":
         """For the words that `tokenizer` cuts into pieces, by the marks its pieces carry."""
         pieces = [tokenizer.fast.id_to_token(i) or "" for i in range(tokenizer.vocab_size)]
         # One of the marks, unless no piece has any; a text's own signs may look like another.
@@ -52,7 +53,7 @@ class WordHasher:
         texts = [text if any(map(str.isalnum, text)) and not _SPECIAL.fullmatch(text) else "" for text in texts]
         letters = [np.array([ord(letter) for letter in text], dtype=np.uint64) for text in texts]
         hashes = np.array([(row * _POWERS[: len(row)]).sum(dtype=np.uint64) for row in letters], dtype=np.uint64)
-        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes, n_rows)
+        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes)
 
     def __call__(self, tokens: Sequence[int] | NDArray) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(rows, how often each occurs) of a document, rows rising."""
@@ -67,7 +68,9 @@ class WordHasher:
         place = before - np.repeat(before[starts], np.diff([*starts, len(ids)]))  # letters of its word before a piece
         shift = np.where(place > 0, _POWERS[np.minimum(place, LONGEST) - 1], np.uint64(1))
         words = _mix(np.add.reduceat(self.hashes[ids] * shift, starts))
-        rows, counts = np.unique(words % np.uint64(self.n_rows), return_counts=True)
+        pairs = _mix(words[:-1] * _A + words[1:])
+        found = np.concatenate([words % np.uint64(ROWS), ROWS + pairs % np.uint64(PAIR_ROWS)])
+        rows, counts = np.unique(found, return_counts=True)
         return rows.astype(np.int64), counts.astype(np.float32)
 
 

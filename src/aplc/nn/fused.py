@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from aplc.nn import native
+from aplc import native
 
 _softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
 LARGEST_ROOT = 70

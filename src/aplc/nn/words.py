@@ -1,30 +1,36 @@
-"""A model of words: every label is a weighted sum of a document's words, and nothing else.
+"""A model of words: every label is a weighted sum of a document's words and pairs of words, and nothing else.
 
 The idea: on a CPU, and where labels have few examples, that a word occurs says more than what a small network makes of
-its sentence. So there is no encoder and no hidden layer. A document is its words, weighted by TF-IDF; the weights of a
-label come from ridge regression (`aplc.train.ridge`), and most of them are small enough to be left out.
-A label's curve then turns its score s into a logit, a + b s + c s^2.
-The price: word order and the meaning of unseen words are lost.
+its sentence. So there is no encoder and no hidden layer. A document is its words and pairs of neighbours, weighted by
+TF-IDF; the weights of a label come from ridge regression (`aplc.train.ridge`), and most of them are small enough to be
+left out. A label's curve then turns its score s into a logit, a + b s + c s^2.
+The price: what is said in more than two words, and the meaning of unseen words, is lost.
 
-Shapes: B documents, W words of the longest, V words known, L labels, N weights kept.
+Shapes: B documents, W words and pairs of the longest, V of both known, L labels, N weights kept.
 """
 
 from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from aplc.config import WORDS
 from aplc.data.batches import Batch
+from aplc.data.words import ROWS
 from aplc.errors import ModelError
 from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
+PAIR_LEAST, PAIR_MOST = 3, 0.1
+"""Documents that a pair must be in, and the share of all that it may be in: more say nothing and cost time."""
+PAIR_LENGTH = 0.5
+"""Of a document's pairs, where its words have 1."""
+
 
 class WordFeatures(nn.Module):
-    """Which words are known, and how much each counts: TF-IDF, a document's weights together of length 1."""
+    """Which words and pairs are known, and how much each counts: TF-IDF, a document's words together of length 1, its
+    pairs of length `PAIR_LENGTH`."""
 
     row: Tensor
     idf: Tensor
@@ -35,9 +41,11 @@ class WordFeatures(nn.Module):
         self.register_buffer("idf", torch.zeros((n_words,)))
 
     @classmethod
-    def choose(cls, document_counts: NDArray[np.int64], n_documents: int) -> Self:
-        """The words of two and more documents; `document_counts` has a row for each hashed word."""
+    def choose(cls, document_counts: NDArray[np.integer], n_documents: int) -> Self:
+        """The words of two and more documents, and pairs; `document_counts` has an entry for each row of the hasher."""
         row = np.flatnonzero(document_counts > 1)
+        count = document_counts[row]
+        row = row[(row < ROWS) | ((count >= PAIR_LEAST) & (count <= PAIR_MOST * n_documents))]
         features = cls(len(row))
         features.row.copy_(torch.from_numpy(row))
         features.idf.copy_(torch.from_numpy(np.log((1 + n_documents) / (1 + document_counts[row])) + 1))
@@ -48,7 +56,13 @@ class WordFeatures(nn.Module):
         column_BW = torch.searchsorted(self.row, words_BW).clamp_max(len(self.row) - 1)
         known_BW = (self.row[column_BW] == words_BW) & (counts_BW > 0)
         weight_BW = (1 + counts_BW.clamp_min(1).log()) * self.idf[column_BW] * known_BW
-        return column_BW, F.normalize(weight_BW, dim=1)
+        pair_BW = words_BW >= ROWS
+        return column_BW, _unit(weight_BW * ~pair_BW) + PAIR_LENGTH * _unit(weight_BW * pair_BW)
+
+
+def _unit(x_BW: Tensor) -> Tensor:
+    """Rows of length 1. Squares are summed one by one, so that padding changes no bit."""
+    return x_BW / x_BW.square().cumsum(1)[:, -1:].sqrt().clamp_min(1e-12)
 
 
 class AllLabels:

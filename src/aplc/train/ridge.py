@@ -5,8 +5,8 @@ With X the documents' TF-IDF (N x V), Y their labels less each label's frequency
     (XX' + r I) A = Y,     W = X'A = (X'X + r I)^-1 X'Y.
 
 Up to `words.limit` documents, one Cholesky factor serves all labels. Beyond, its memory and time would be too much, and
-conjugate gradients solve the same equations, preconditioned by the `words.limit` most frequent words, F, and a diagonal
-for the others, R. These seldom meet, so that XX' + r I is close to
+conjugate gradients solve the same equations, preconditioned by the `words.limit` words with the largest sums of squares,
+F, and a diagonal for the others, R. These seldom meet, so that XX' + r I is close to
 
     P = X_F X_F' + diag(q),     q = |x_R|^2 + r,
     P^-1 = diag(q)^-1/2 (I - S (I + S'S)^-1 S') diag(q)^-1/2,     S = diag(q)^-1/2 X_F,
@@ -18,8 +18,8 @@ labels' frequencies, which still know it). With y its row of Y and a that of A,
 
     left out = y - a / c,     c = diagonal of (XX' + r I)^-1 = mean of z * (XX' + r I)^-1 z over random signs z.
 
-Shapes: N documents, V words, F frequent ones (D of them dense, E not), R other words, L labels, C labels of a block, M
-documents to be left out.
+Shapes: N documents, V words (pairs of words are words here), F of the largest sums (D of them dense, E not), R other words, L
+labels, C labels of a block, M documents to be left out.
 """
 
 from collections.abc import Callable
@@ -33,18 +33,19 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from aplc import native
 from aplc.console import Screen
 from aplc.errors import RunError
 from aplc.train.curves import Curves
 from aplc.train.probe import memory_free
 
-BLOCK, LARGEST = 512, 1 << 28
+BLOCK, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
 TOLERANCE, MOST_STEPS = 0.2, 100
 """Conjugate gradients end where what is left of each label is this share of it."""
-DENSE = 0.1
+DENSE = 0.3
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
 SIGNS = 512
 """Random signs for the diagonal."""
@@ -113,13 +114,15 @@ class Conjugate:
     """(XX' + r I)^-1, by conjugate gradients. XX' + r I is P and X_R X_R' without its diagonal."""
 
     def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
-        order_V = np.argsort(-np.bincount(x_NV.indices, minlength=x_NV.shape[1]), kind="stable")
+        count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
+        order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
+        order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
         x_NR = x_NV[:, order_V[size:]]
         self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
         self.root_N1 = (self.others_N1 + ridge).sqrt()
         s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
         self.factor = _factor(s_NF.T.tocsr(), s_NF, 1.0)
-        self.n_dense = int((np.bincount(s_NF.indices, minlength=size) > DENSE * x_NV.shape[0]).sum())
+        self.n_dense = int((count_V[order_V[:size]] > DENSE * x_NV.shape[0]).sum())
         self.s_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
         self.s_NE, self.s_EN = Product(s_NE), Product(s_NE.T.tocsr())
         self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
@@ -155,21 +158,23 @@ class Conjugate:
 
 
 class Product:
-    """A sparse matrix, to be multiplied with dense ones on all cores. SciPy's own product runs on one."""
+    """A sparse matrix, to be multiplied with dense ones on all cores: by product.c, or by SciPy."""
 
     def __init__(self, x: sparse.csr_array) -> None:
+        self.x = x
         cuts = np.searchsorted(x.indptr, np.linspace(0, x.nnz, torch.get_num_threads() + 1)[1:-1])
         self.spans = list(pairwise([0, *cuts.tolist(), x.shape[0]]))
-        self.parts = [x[start:end] for start, end in self.spans]
 
     def __call__(self, dense: Tensor) -> Tensor:
-        out = torch.empty(self.spans[-1][1], dense.shape[1])
-        rows = dense.contiguous().numpy()  # or SciPy copies it, once for each part
+        dense = dense.contiguous()  # or SciPy copies it, once for each part
+        if native.library() is not None:
+            return native.product(self.x, dense)
+        out = dense.new_empty(self.x.shape[0], dense.shape[1])
 
-        def multiply(part: sparse.csr_array, span: tuple[int, int]) -> None:
-            out.numpy()[slice(*span)] = part @ rows
+        def multiply(span: tuple[int, int]) -> None:
+            out.numpy()[slice(*span)] = self.x[slice(*span)] @ dense.numpy()
 
-        list(_threads().map(multiply, self.parts, self.spans))
+        list(_threads().map(multiply, self.spans))
         return out
 
 

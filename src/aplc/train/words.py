@@ -1,6 +1,6 @@
 """Fitting a model of words (`nn/words.py`): ridge regression (`ridge.py`), then what a score is worth (`curves.py`).
 
-bench/LOG.md has what each part is worth. Shapes: N documents, V words, L labels.
+bench/LOG.md has what each part is worth. Shapes: N documents, V words and pairs of words, L labels.
 """
 
 from dataclasses import asdict, replace
@@ -15,7 +15,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Collator
 from aplc.data.tokens import TokenCache
-from aplc.data.words import WordHasher
+from aplc.data.words import PAIR_ROWS, ROWS, WordHasher
 from aplc.errors import CorpusError
 from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
@@ -32,7 +32,7 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
     """The model of words for the training rows."""
     train, rows, n_labels = prepared.train, prepared.train_rows, len(prepared.labels)
     hasher = WordHasher.of(prepared.tokenizer)
-    counts = np.zeros(hasher.n_rows, dtype=np.int64)
+    counts = np.zeros(ROWS + PAIR_ROWS, dtype=np.int32)
     with screen.bar("counting words", len(rows)) as advance:
         for i in rows:
             counts[hasher(train.row(int(i))[0])[0]] += 1
@@ -43,9 +43,9 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
     collate = Collator(prepared.tokenizer.template, 0, hash_words=hasher)
     x_NV, y_NL = read_matrices(train, rows, collate, features, n_labels)
     size = equations(x_NV.shape, config.words.limit)
-    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words solved for at once"
+    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} of them solved for at once"
     screen.say(
-        f"words: {x_NV.shape[1]:,} of two and more documents, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
+        f"words and pairs of words: {x_NV.shape[1]:,}, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
         f"ridge regression of {n_labels:,} labels {how}"
     )
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])

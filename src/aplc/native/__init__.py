@@ -1,7 +1,8 @@
-"""sweep.c, compiled by this machine's own C compiler at first use, and kept in the cache.
+"""C code of ours, compiled by this machine's own compiler at first use, and kept in the cache.
 
-On a CPU in float32 it takes the place of the sweep in PyTorch's operations, which is its twin and stays for everything
-else: GPUs, other types, machines without a compiler.
+On a CPU in float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of
+SciPy's sparse product (`train/ridge.py`). These are its twins and stay for everything else: GPUs, other types, machines
+without a compiler.
 """
 
 import ctypes
@@ -12,12 +13,14 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
+from scipy import sparse
 from torch import Tensor
 
 from aplc.files import cache_root, cached, digest
 
-SOURCE = Path(__file__).with_name("sweep.c")
+SOURCES = [Path(__file__).with_name(name) for name in ("sweep.c", "product.c")]
 FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
 LEAST_WORK = 2**21
 """Multiplications of one product that are worth a thread."""
@@ -33,19 +36,26 @@ class _Sweep(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in _SIZES] + [(name, ctypes.c_void_p) for name in _TENSORS]
 
 
+class _Product(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int64) for name in ("n_rows", "n_inner", "width")] + [
+        (name, ctypes.c_void_p) for name in ("start", "column", "value", "dense", "out")
+    ]
+
+
 @cache
 def library() -> ctypes.CDLL | None:
     """None where there is no compiler, or none that can. The cache should be its owner's alone: it holds code."""
     try:
         compiler = shlex.split(os.environ.get("CC") or "cc")
-        folder = cache_root() / "native" / digest(SOURCE.read_text("utf-8"), FLAGS, compiler, _processor())
-        return ctypes.CDLL(str(cached(folder, lambda aside: _compile(compiler, aside)) / "sweep.so"))
+        code = [source.read_text("utf-8") for source in SOURCES]
+        folder = cache_root() / "native" / digest(*code, FLAGS, compiler, _processor())
+        return ctypes.CDLL(str(cached(folder, lambda aside: _compile(compiler, aside)) / "native.so"))
     except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError):
         return None
 
 
 def _compile(compiler: list[str], folder: Path) -> None:
-    command = [*compiler, *FLAGS, "-o", str(folder / "sweep.so"), str(SOURCE), "-lm"]
+    command = [*compiler, *FLAGS, "-o", str(folder / "native.so"), *map(str, SOURCES), "-lm"]
     subprocess.run(command, check=True, capture_output=True)
 
 
@@ -67,6 +77,28 @@ def sweep(sizes: tuple[int, int, int, int], *tensors: Tensor | None) -> None:
     assert compiled is not None
     n_labels, n_rows, width, _ = sizes
     call = _Sweep(*sizes, *(None if x is None else x.data_ptr() for x in tensors))
-    threads = min(torch.get_num_threads(), 1 + n_labels * n_rows * width // LEAST_WORK)
+    threads = _threads(n_labels * n_rows * width)
     if compiled.aplc_sweep(ctypes.byref(call), threads):
         raise MemoryError(f"no memory for {threads} sums of the gradients of {n_rows} x {width} hidden states")
+
+
+def product(x: sparse.csr_array, dense: Tensor) -> Tensor:
+    """x @ dense, both float32, `dense` contiguous, with PyTorch's number of threads at most."""
+    compiled = library()
+    assert compiled is not None
+    assert x.dtype == np.float32
+    assert (dense.dtype, dense.device.type) == (torch.float32, "cpu")
+    assert dense.is_contiguous()
+    assert len(dense) == x.shape[1]
+    (n_rows, n_inner), width = x.shape, dense.shape[1]
+    start, column = x.indptr.astype(np.int64, copy=False), x.indices.astype(np.int32, copy=False)
+    out = dense.new_empty(n_rows, width)
+    arrays = (start.ctypes.data, column.ctypes.data, x.data.ctypes.data, dense.data_ptr(), out.data_ptr())
+    call = _Product(n_rows, n_inner, width, *arrays)
+    if compiled.aplc_product(ctypes.byref(call), _threads(x.nnz * width)):
+        raise MemoryError(f"no memory for a panel of {n_inner:,} rows")
+    return out
+
+
+def _threads(multiplications: int) -> int:
+    return min(torch.get_num_threads(), 1 + multiplications // LEAST_WORK)

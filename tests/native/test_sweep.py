@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from aplc.nn import fused, native
+from aplc import native
+from aplc.nn import fused
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.fused import Inputs, KeptGradients, Settings
 

@@ -1,0 +1,72 @@
+"""Guards the compiled sparse product: the same as SciPy's for every shape and number of threads."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import sparse
+
+from aplc import native
+from aplc.train.ridge import Product
+
+
+@pytest.fixture(params=["compiled", "scipy"])
+def way(request, monkeypatch):
+    if request.param == "compiled" and native.library() is None:
+        pytest.skip("needs a C compiler with OpenMP")
+    if request.param == "scipy":
+        monkeypatch.setattr(native, "library", lambda: None)
+
+
+@pytest.fixture
+def threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def draw(n_rows, n_inner, density):
+    return sparse.random_array((n_rows, n_inner), density=density, format="csr", dtype=np.float32, rng=n_rows)
+
+
+@pytest.mark.parametrize("width", [1, 7, 32, 33, 128, 150])
+@pytest.mark.parametrize(("n_rows", "n_inner"), [(1, 1), (200, 30), (30, 400), (0, 5), (5, 0)])
+@pytest.mark.usefixtures("way")
+def test_product_is_that_of_dense_matrices(n_rows, n_inner, width):
+    x = draw(n_rows, n_inner, 0.1)
+    dense = torch.randn(n_inner, width, generator=torch.Generator().manual_seed(0))
+    expected = x.toarray().astype(np.float64) @ dense.double().numpy()
+    assert np.allclose(Product(x)(dense).numpy(), expected, atol=1e-5)
+    wide = torch.randn(width, n_inner, generator=torch.Generator().manual_seed(0))
+    assert np.allclose(Product(x)(wide.t()).numpy(), x.toarray() @ wide.t().numpy(), atol=1e-5)
+
+
+@pytest.mark.usefixtures("way")
+def test_number_of_threads_changes_no_bit(threads, monkeypatch):
+    monkeypatch.setattr(native, "LEAST_WORK", 1)
+    x, dense = draw(500, 300, 0.05), torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
+    threads(1)
+    alone = Product(x)(dense)
+    threads(2)
+    assert Product(x)(dense).equal(alone)
+
+
+@pytest.mark.usefixtures("way")
+def test_the_default_dtype_does_not_matter():
+    x, dense = draw(20, 10, 0.5), torch.ones(10, 3)
+    expected = Product(x)(dense)
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert Product(x)(dense).equal(expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.skipif(native.library() is None, reason="needs a C compiler with OpenMP")
+def test_compiled_where_there_is_a_compiler(monkeypatch):
+    calls, product = [], native.product
+    monkeypatch.setattr(native, "product", lambda *given: calls.append(1) or product(*given))
+    Product(draw(20, 10, 0.5))(torch.ones(10, 3))
+    assert calls == [1]
+    wrong = draw(20, 10, 0.5).astype(np.float64)
+    with pytest.raises(AssertionError):
+        native.product(wrong, torch.ones(10, 3))
