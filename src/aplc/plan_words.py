@@ -31,7 +31,7 @@ from aplc.train.ridge import FACTOR_BYTES, SIGNS, Product, block_size
 
 PROBE, PROBE_LABELS, PROBE_WORDS = 2_048, 256, 1 << 16
 HEAPS = 192
-"""Words and pairs grow with the square root of documents' entries: 70 to 190 times it on the corpora of docs/peers.md."""
+"""Words and pairs grow with the square root of documents' entries: 70 to 190 times it on docs/peers.md's corpora."""
 STEPS = 4
 """Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
 

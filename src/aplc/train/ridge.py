@@ -5,8 +5,8 @@ With X the documents' TF-IDF (N x V), Y their labels less each label's frequency
     (XX' + r I) A = Y,     W = X'A = (X'X + r I)^-1 X'Y.
 
 Up to `words.limit` documents, one Cholesky factor serves all labels. Beyond, its memory and time would be too much, and
-conjugate gradients solve the same equations, preconditioned by the `words.limit` words of the largest sums of squares, F,
-and a diagonal for the others, R. These seldom meet, so that XX' + r I is close to
+conjugate gradients solve the same equations, preconditioned by F, the `words.limit` words of the largest sums of
+squares, and a diagonal for the others, R. These seldom meet, so that XX' + r I is close to
 
     P = X_F X_F' + diag(q),     q = |x_R|^2 + r,
     P^-1 = diag(q)^-1/2 (I - S (I + S'S)^-1 S') diag(q)^-1/2,     S = diag(q)^-1/2 X_F,
