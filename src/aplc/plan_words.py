@@ -29,9 +29,10 @@ from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
 from aplc.train.ridge import FACTOR_BYTES, SIGNS, Product, block_size
 
-PROBE, PROBE_LABELS, PROBE_WORDS = 2_048, 256, 1 << 16
-HEAPS = 192
-"""Words and pairs grow with the square root of documents' entries: 70 to 190 times it on docs/peers.md's corpora."""
+PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 256, (4_096, 1 << 16)
+"""Of the factor, of all, and of the sparse matrix, which has 16 entries a word, as those of docs/peers.md's corpora."""
+HEAPS = 256
+"""Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 STEPS = 4
 """Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
 
@@ -108,12 +109,13 @@ def _entries(document: Document) -> float:
 def _seconds(size: int, n_sides: int, n_products: float) -> float:
     """Of a factor of `size` rows, a solve for each right side, and sparse products, from small ones."""
     matrix = torch.eye(PROBE) * 2
-    right, inner = torch.ones(PROBE, PROBE_LABELS), torch.ones(PROBE_WORDS, PROBE_LABELS)
-    x = sparse.random_array((PROBE, PROBE_WORDS), density=0.002, format="csr", dtype=np.float32, rng=0)
+    right = torch.ones(PROBE, PROBE_LABELS)
+    x = sparse.random_array(PROBE_SHAPE, density=16 / PROBE_SHAPE[0], format="csr", dtype=np.float32, rng=0)
     by_document, by_word = Product(x), Product(x.T.tocsr())
+    documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)
     factor = _clock(lambda: torch.linalg.cholesky(matrix))
     solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
-    product = _clock(lambda: (by_document(inner), by_word(right))) / (2 * PROBE_LABELS * x.nnz)
+    product = _clock(lambda: (by_document(words), by_word(documents))) / (2 * PROBE_LABELS * x.nnz)
     scale = size / PROBE
     return factor * scale**3 + n_sides * solve * scale**2 + n_products * product
 
