@@ -1,7 +1,7 @@
 """C code of ours, compiled by this machine's own compiler at first use, and kept in the cache.
 
 On a CPU in float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of
-SciPy's sparse product (`train/ridge.py`). These are its twins and stay for everything else: GPUs, other types, machines
+SciPy's sparse product (`train/ridge.py`). Those are the twins and stay for everything else: GPUs, other types, machines
 without a compiler.
 """
 
