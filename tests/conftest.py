@@ -107,6 +107,27 @@ def trained(corpus, tmp_path_factory):
     return out
 
 
+@pytest.fixture(params=["compiled", "not"])
+def compiled_or_not(request, monkeypatch):
+    """With our C code, and with what takes its place where there is no compiler."""
+    from aplc import native  # imports torch: see OMP_NUM_THREADS above
+
+    if request.param == "compiled" and native.library() is None:
+        pytest.skip("needs a C compiler with OpenMP")
+    if request.param == "not":
+        monkeypatch.setattr(native, "library", lambda: None)
+
+
+@pytest.fixture
+def threads():
+    """Sets PyTorch's number of threads for a test."""
+    import torch
+
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def unused_port():
     with socket.socket() as probe:

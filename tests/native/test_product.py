@@ -9,28 +9,13 @@ from aplc import native
 from aplc.train.ridge import Product
 
 
-@pytest.fixture(params=["compiled", "scipy"])
-def way(request, monkeypatch):
-    if request.param == "compiled" and native.library() is None:
-        pytest.skip("needs a C compiler with OpenMP")
-    if request.param == "scipy":
-        monkeypatch.setattr(native, "library", lambda: None)
-
-
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def draw(n_rows, n_inner, density):
     return sparse.random_array((n_rows, n_inner), density=density, format="csr", dtype=np.float32, rng=n_rows)
 
 
 @pytest.mark.parametrize("width", [1, 7, 32, 33, 128, 150])
 @pytest.mark.parametrize(("n_rows", "n_inner"), [(1, 1), (200, 30), (30, 400), (0, 5), (5, 0)])
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("compiled_or_not")
 def test_product_is_that_of_dense_matrices(n_rows, n_inner, width):
     x = draw(n_rows, n_inner, 0.1)
     dense = torch.randn(n_inner, width, generator=torch.Generator().manual_seed(0))
@@ -40,7 +25,7 @@ def test_product_is_that_of_dense_matrices(n_rows, n_inner, width):
     assert np.allclose(Product(x)(wide.t()).numpy(), x.toarray() @ wide.t().numpy(), atol=1e-5)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("compiled_or_not")
 def test_number_of_threads_changes_no_bit(threads, monkeypatch):
     monkeypatch.setattr(native, "LEAST_WORK", 1)
     x, dense = draw(500, 300, 0.05), torch.randn(300, 40, generator=torch.Generator().manual_seed(0))
@@ -50,7 +35,7 @@ def test_number_of_threads_changes_no_bit(threads, monkeypatch):
     assert Product(x)(dense).equal(alone)
 
 
-@pytest.mark.usefixtures("way")
+@pytest.mark.usefixtures("compiled_or_not")
 def test_the_default_dtype_does_not_matter():
     x, dense = draw(20, 10, 0.5), torch.ones(10, 3)
     expected = Product(x)(dense)

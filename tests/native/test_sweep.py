@@ -19,13 +19,6 @@ def cold():
     native.library.cache_clear()
 
 
-@pytest.fixture
-def threads():
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
-
-
 def make(n_labels, n_rows, width, *, tail, bias, n_positives, n_roots=0):
     generator = torch.Generator().manual_seed(n_labels + n_rows + width)
     random = lambda *shape: torch.randn(*shape, generator=generator)  # noqa: E731

@@ -25,15 +25,6 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-@pytest.fixture(params=["compiled", "pytorch"])
-def sweep(request, monkeypatch):
-    """Both ways to sweep over a cluster; float64 has only the second."""
-    if request.param == "compiled" and native.library() is None:
-        pytest.skip("needs a C compiler with OpenMP")
-    if request.param == "pytorch":
-        monkeypatch.setattr(native, "library", lambda: None)
-
-
 @st.composite
 def cases(draw):
     """A layer of any small shape, hidden states and label lists: empty, repeated, all of them, in any order."""
@@ -97,7 +88,7 @@ def assert_same_by_name(layer, found, expected, tolerance):
         assert (a.double() - b).norm() <= tolerance * scale, name
 
 
-@pytest.mark.usefixtures("sweep")
+@pytest.mark.usefixtures("compiled_or_not")  # float64 has only the second
 @settings(
     max_examples=100,
     deadline=None,
@@ -153,7 +144,7 @@ def test_naive_layer_matches_reference(objective, tail):
     torch.testing.assert_close(layer(hidden, labels), expected)
 
 
-@pytest.mark.usefixtures("sweep")
+@pytest.mark.usefixtures("compiled_or_not")  # float64 has only the second
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("leaf", [-100.0, -20.0, 0.0, 20.0, 100.0])
 @pytest.mark.parametrize("root", [-100.0, -20.0, 0.0, 20.0, 69.0, 79.0, 100.0])
