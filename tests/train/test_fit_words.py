@@ -233,7 +233,7 @@ def test_more_documents_than_are_solved_for_at_once(corpus, tmp_path):
     screen = Recorder()
     config = CONFIG.with_settings(["words.limit=20"])
     train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
-    assert "conjugate gradients, 20 of them" in screen.text
+    assert "conjugate gradients, 20 words and pairs" in screen.text
     found = evaluate(ModelFolder.load(tmp_path / "m"), Corpus.open(corpus).documents("test"))
     assert found.metrics.result()["P@1"] > 0.9
 
