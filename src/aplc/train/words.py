@@ -43,7 +43,7 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
     collate = Collator(prepared.tokenizer.template, 0, hash_words=hasher)
     x_NV, y_NL = read_matrices(train, rows, collate, features, n_labels)
     size = equations(x_NV.shape, config.words.limit)
-    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs solved for at once"
+    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
         f"words and pairs of words: {x_NV.shape[1]:,}, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
         f"ridge regression of {n_labels:,} labels {how}"
