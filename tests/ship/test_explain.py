@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from aplc.folder import ModelFolder
+from aplc.relabel import merge_labels
 from aplc.ship.explain import characters_read, explain, parts_of
 
 
@@ -42,6 +43,17 @@ def test_text_beyond_the_limit_is_not_read(folder):
     assert folder.tokenizer.encode([text])[0][:room] == folder.tokenizer.encode([text[:read]])[0][:room]
     assert explain(folder, text, "météo", max_parts=4).parts[-1].stop <= read
     assert characters_read(folder, "rain") == 4
+
+
+def test_long_text_is_not_read_whole_even_if_the_model_does(folder, monkeypatch):
+    monkeypatch.setattr("aplc.ship.explain.LONGEST", 9)
+    assert explain(folder, "rain and snow", "météo") == explain(folder, "rain and ", "météo")
+
+
+def test_merged_label_is_explained_as_the_one_it_owes_its_probability_to(folder):
+    merged = merge_labels(folder, ["music, classical"], "météo")
+    for text, member in (("violin sonata", "music, classical"), ("rain, snow", "météo")):
+        assert explain(merged, text, "météo") == explain(folder, text, member)
 
 
 def test_many_words_are_left_out_in_groups():

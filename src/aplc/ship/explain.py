@@ -18,6 +18,8 @@ from aplc.folder import ModelFolder
 from aplc.predict import BATCH
 
 MAX_PARTS = 128
+LONGEST = 1 << 15
+"""Characters that are looked at, or a long text would be read 128 times."""
 # Scripts that put no space between words: a character at a time. Else letters and digits together, or other signs.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
 
@@ -36,16 +38,23 @@ class Explanation:
     probability: float
     """Of the label, for the text as the model reads it, before calibration."""
     read: int
-    """Characters of the text that the model reads; the rest is cut off."""
+    """Characters of the text that were looked at: those that the model reads, and at most `LONGEST`."""
     parts: list[Part]
 
 
 def explain(folder: ModelFolder, text: str, label: str, *, max_parts: int = MAX_PARTS) -> Explanation:
-    """How much each word of `text` speaks for `label`, which must be of the label set."""
+    """How much each word of `text` speaks for `label`, which must be of the label set.
+
+    One that others were merged into is explained as the one of them that it owes its probability to.
+    """
+    text = text[:LONGEST]
     read = characters_read(folder, text)
     spans = parts_of(text[:read], max_parts)
     variants = [text[:read], *(text[:start] + " " + text[stop:read] for start, stop in spans)]
-    probs = _probabilities(folder, variants, folder.labels.index[label])
+    members = np.flatnonzero(folder.labels.stands_for == folder.labels.index[label]).tolist()
+    if len(members) > 1:
+        members.sort(key=lambda member: _probabilities(folder, variants[:1], member)[0])
+    probs = _probabilities(folder, variants, members[-1])
     # Held away from 0 and 1 by what float32 can tell apart.
     odds = np.clip(probs, 1e-30, 1 - 1e-7)
     log_odds = np.log(odds) - np.log1p(-odds)

@@ -83,7 +83,7 @@ class Word(BaseModel):
 class Explained(BaseModel):
     label: str
     probability: float = Field(description="For the part of the text that the model reads, before calibration.")
-    read: int = Field(description="Characters that the model reads; the rest of the text is cut off.")
+    read: int = Field(description="Characters that were looked at: those that the model reads, and at most 32,768.")
     words: list[Word]
 
 
