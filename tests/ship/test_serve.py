@@ -1,5 +1,6 @@
 """Guards the API in this process: the model's own answers, every limit with its status and a sentence, the token."""
 
+import asyncio
 import json
 import threading
 
@@ -192,6 +193,10 @@ def test_token_is_asked_for(service):
         for path in ("/", "/docs", "/health", "/openapi.json", "/page.js"):
             assert client.get(path).status_code == 200
         good = {"Authorization": "Bearer secret"}
+        service.metrics.in_flight += LIMITS.requests
+        assert client.post("/tag", json=body, headers=good).status_code == 503
+        sentence(client.post("/tag", json=body), 401)  # however busy it is
+        service.metrics.in_flight -= LIMITS.requests
         assert client.post("/tag", json=body, headers=good).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"token": []}]
 
@@ -225,6 +230,37 @@ def test_port_in_use_and_missing_model_are_one_line(trained, tmp_path, unused_po
     done = aplc("serve", trained, "--host", "no.such.host.invalid")
     assert done.returncode == 2
     assert "--host" in done.stderr
-    done = aplc("serve", trained, "--token", "schlüssel")
-    assert done.returncode == 2
-    assert "ASCII" in done.stderr
+    for token in ("schlüssel", ""):
+        done = aplc("serve", trained, "--token", token)
+        assert done.returncode == 2
+        assert "ASCII" in done.stderr
+
+
+def test_requests_without_the_token_take_no_places(service):
+    """As many as there are places, whose bodies never end: one with the token is answered meanwhile."""
+    app = make_app(service, token="secret")
+
+    async def send_answers(answers, headers, body):
+        async def receive():
+            if body is None:
+                await asyncio.sleep(60)
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message):
+            answers.append(message)
+
+        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": headers, "query_string": b""}
+        await app(scope, receive, send)
+
+    async def answered():
+        strangers = [asyncio.create_task(send_answers([], [], None)) for _ in range(LIMITS.requests)]
+        await asyncio.sleep(0)
+        assert app.strangers == LIMITS.requests
+        answers = []
+        await send_answers(answers, [(b"authorization", b"Bearer secret")], b"")
+        for task in strangers:
+            task.cancel()
+        await asyncio.gather(*strangers, return_exceptions=True)
+        return answers[0]["status"], app.strangers
+
+    assert asyncio.run(answered()) == (200, 0)

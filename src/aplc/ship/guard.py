@@ -70,6 +70,8 @@ class Guard:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.expected = None if token is None else f"Bearer {token}".encode()
         self.open_paths, self.paths = open_paths, paths
+        self.strangers = 0
+        """Requests under way without the token, which take nobody's place."""
         self.closing = False
         """Answers from now on end their connection."""
 
@@ -109,7 +111,10 @@ class Guard:
         length = headers.get(b"content-length", b"")
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
-        busy = self.metrics.in_flight > self.limits.requests  # then the body is read, and not kept
+        given = headers.get(b"authorization", b"")
+        known = scope["path"] in self.open_paths or not self.expected or hmac.compare_digest(given, self.expected)
+        busy = self.metrics.in_flight - self.strangers > self.limits.requests
+        self.strangers += not known
         body, total = bytearray(), 0
         try:
             async with asyncio.timeout(PATIENCE):
@@ -119,22 +124,23 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         break
                     total += len(message.get("body", b""))
-                    if total <= self.limits.body and not busy:
+                    if total <= self.limits.body and known and not busy:  # else it is read, and not kept
                         body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
             raise RefusalError(
                 408, f"The body did not arrive within {PATIENCE:g} seconds.", connection="close"
             ) from None
+        finally:
+            self.strangers -= not known
         if total > self.limits.body:
             raise RefusalError(413, too_large)
-        if busy:
-            raise RefusalError(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
-        given = headers.get(b"authorization", b"")
-        if self.expected and scope["path"] not in self.open_paths and not hmac.compare_digest(given, self.expected):
+        if not known:
             raise RefusalError(
                 401, "Give the server's token in a header: Authorization: Bearer TOKEN.", www_authenticate="Bearer"
             )
+        if busy:
+            raise RefusalError(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
         pending = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay() -> Message:
