@@ -49,9 +49,11 @@ TWO = '{"text": "cats and dogs", "labels": ["animals"]}\n{"text": "trains", "lab
 def test_train_evaluate_predict_on_two_lines(tmp_path):
     corpus, out = write(tmp_path / "two.jsonl", TWO), tmp_path / "model"
     ok(aplc("train", corpus, "--out", out, *SETTINGS))
-    assert "P " in ok(aplc("evaluate", out, corpus, "--json", tmp_path / "scores.json"))
+    evaluated = aplc("evaluate", out, corpus, "--json", tmp_path / "scores.json")
+    assert "P " in ok(evaluated)
+    assert "trained on these documents" in evaluated.stderr
     scores = json.loads((tmp_path / "scores.json").read_text())
-    assert scores["documents"] == 2
+    assert (scores["documents"], scores["part"]) == (2, "train")
     assert 0 <= scores["metrics"]["P@1"] <= 1
     ok(
         aplc(
@@ -136,6 +138,7 @@ def test_failed_prediction_leaves_nothing(trained, tmp_path):
     done = aplc("predict", trained, bad, "--out", tmp_path / "tags.jsonl", "--on-bad-row", "skip")
     assert "tagged 1 documents" in ok(done)
     assert (tmp_path / "tags.jsonl.rejects.jsonl").is_file()
+    fails(aplc("predict", trained, bad, "--out", tmp_path), "is a folder")  # and not the row, which it never read
 
 
 def test_missing_pretrained_weights_say_where_to_put_them(corpus, tmp_path):
@@ -161,6 +164,10 @@ def test_as_a_command_of_its_own(tmp_path):
 def test_version_and_help():
     assert ok(aplc("--version")).startswith("aplc ")
     assert all(command in ok(aplc("--help")) for command in ("data", "inspect", "train", "evaluate", "predict"))
+    for alone in ([], ["labels"]):
+        done = aplc(*alone)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.rstrip("\n") == ok(aplc(*alone, "--help")).rstrip("\n")
 
 
 def test_evaluate_report_and_compare(trained, corpus, tmp_path):
@@ -175,6 +182,7 @@ def test_evaluate_report_and_compare(trained, corpus, tmp_path):
     fails(aplc("compare", trained, tmp_path / "b.json"), "no saved evaluation", "aplc evaluate", "--json")
     fails(aplc("compare", tmp_path / "a.json"), "two runs")
     fails(aplc("evaluate", trained, corpus, "--propensity", "nonsense"), "--propensity", "wikipedia")
+    fails(aplc("evaluate", trained, corpus, "--report", tmp_path), "is a folder")
 
 
 def test_inspect_options(trained, corpus, tmp_path):
@@ -184,6 +192,7 @@ def test_inspect_options(trained, corpus, tmp_path):
     assert (tmp_path / "p.png").is_file()
     fails(aplc("inspect", corpus, "--picture", tmp_path / "p.gif"), ".svg or .png")
     fails(aplc("inspect", corpus, "--preset", "nope"), "no preset")
+    assert "cut" not in ok(aplc("inspect", corpus, "--preset", "cpu"))
 
 
 def test_ablate_prints_its_table(corpus, tmp_path):

@@ -96,3 +96,6 @@ def test_preset_file(tmp_path):
     path.write_text("[train]\nepoch = 3\n")
     with pytest.raises(AplcError, match=r"mine.toml: no setting train.epoch"):
         Config.from_preset(str(path))
+    path.write_text("# für\n", encoding="latin-1")
+    with pytest.raises(AplcError, match=r"mine.toml: .*utf-8"):
+        Config.from_preset(str(path))

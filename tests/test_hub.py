@@ -70,4 +70,11 @@ def test_card_says_what_the_model_is(trained, corpus, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(trained, model)
     ok(aplc("evaluate", model, corpus, "--json", model / "evaluation.json"))
-    assert "On 60 documents of the test part (label-set version 1)" in (model / "README.md").read_text("utf-8")
+    measured = "On 60 documents of the test part (label-set version 1)"
+    assert measured in (model / "README.md").read_text("utf-8")
+    tagger, copy = Tagger.from_pretrained(model), tmp_path / "copy"
+    tagger.save_pretrained(copy)
+    assert measured in (copy / "README.md").read_text("utf-8")
+    assert Tagger.from_pretrained(copy).folder.evaluation == tagger.folder.evaluation
+    tagger.partial_fit(["cat"], [["animals"]]).save_pretrained(tmp_path / "new")
+    assert "Not measured" in (tmp_path / "new" / "README.md").read_text("utf-8")

@@ -120,7 +120,10 @@ def _metrics(held_out: Mapping[str, Any] | None, evaluation: Mapping[str, Any] |
     if held_out:
         where = f"On {held_out['documents']:,} documents held out of training"
         parts.append(_table(where, held_out["metrics"], held_out["bands"]))
-    return "\n\n".join(parts) or "Not measured: no documents were held out, and no evaluation is saved here."
+    return (
+        "\n\n".join(parts)
+        or "Not measured: no documents were held out of its last training, and no evaluation is saved."
+    )
 
 
 def _table(where: str, metrics: Mapping[str, float], bands: Sequence[Mapping[str, Any]]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -111,7 +112,7 @@ def inspect(
     on_bad_row: OnBadRow = "stop",
 ) -> None:
     """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
-    from aplc.config import Config
+    from aplc.config import WORDS, Config
     from aplc.console import Screen
     from aplc.data.tokenizer import Tokenizer
     from aplc.inspect import Length, inspect_corpus
@@ -119,8 +120,9 @@ def inspect(
 
     if picture:
         check_kind(picture)
-    limit = max_length or Config.from_preset(preset).data.max_length
-    length = Length(limit, Tokenizer.load(tokenizer) if tokenizer else None)
+    config = Config.from_preset(preset)
+    reads = None if config.model.encoder == WORDS else config.data.max_length
+    length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("reading") as advance:
         inspection = inspect_corpus(opened, length, advance)
     if picture:
@@ -223,6 +225,7 @@ def evaluate(
     on_bad_row: OnBadRow = "stop",
 ) -> None:
     """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
+    from aplc.card import read_evaluation
     from aplc.console import Screen
     from aplc.data.formats import read_documents
     from aplc.evaluate.report import EXAMPLES, write_report
@@ -231,21 +234,29 @@ def evaluate(
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.folder import EVALUATION
+    from aplc.train.prepare import Source
+    from aplc.train.run import was_trained_on
 
     ab = parse_propensity(propensity)
-    about = {"model": str(model), "corpus": str(corpus), "part": part}
+    for file in (report, json_file):
+        if file and file.is_dir():
+            raise AplcError(f"{file}: is a folder; give the name of a file")
     with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("evaluating") as advance:
         documents = read_documents(opened.file(part), opened.bad_rows)
+        if opened.is_file and was_trained_on(model, Source.from_corpus(opened)):
+            part = "train"
+            Screen().say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
         folder = _load(model)
         evaluation = evaluate_run(
             folder, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
         )
+    about = {"model": str(model), "corpus": str(corpus), "part": part}
     print(render(evaluation, n_examples=examples))
     if json_file:
         save_evaluation(json_file, evaluation, **about)
         if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
-            folder.save_card(model)
+            replace(folder, evaluation=read_evaluation(json_file)).save_card(model)
     if report:
         write_report(report, evaluation, **about)
         print(f"report: {report}", file=sys.stderr)
@@ -382,7 +393,7 @@ def serve(
     from aplc.ship.serve import serve as serve_model
 
     limits = Limits(body=max_body, texts=max_texts, queue=max_queue)
-    serve_model(model, host=host, port=port, token=token or None, limits=limits, screen=Screen())
+    serve_model(model, host=host, port=port, token=token, limits=limits, screen=Screen())
 
 
 @contextlib.contextmanager
@@ -437,6 +448,7 @@ def main() -> None:
         if usage is None and not isinstance(error, AplcError | OSError):
             raise
         message = f"{usage()} (see aplc --help)" if usage else str(error)
-        print(f"aplc: {' '.join(message.split())}", file=sys.stderr)
+        is_help = type(error).__name__ == "NoArgsIsHelpError"  # `aplc` alone
+        print(usage() if usage and is_help else f"aplc: {' '.join(message.split())}", file=sys.stderr)
         code = 2
     sys.exit(code)

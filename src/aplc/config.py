@@ -108,7 +108,7 @@ class ClustersConfig:
     max_parameters: int = 0
     """Weights the clusters may have, for "auto"; 0 for half of what a flat layer would need."""
     div_value: float = 2.0
-    """The paper's q: tail t is d_h / q^t wide."""
+    """The paper's q: tail t is d_h / q^t wide. With cutoffs "auto", 2 or 4 is chosen instead."""
     objective: Literal["released", "paper"] = "released"
     """Equation 5 as printed ("paper"), or as in the code that made the paper's tables ("released")."""
     tail: Literal["norm-relu", "linear"] = "norm-relu"
@@ -230,7 +230,7 @@ class Tree:
     def from_toml(cls, path: Path) -> Self:
         try:
             return cls.from_dict(tomllib.loads(path.read_text("utf-8")), source=str(path))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise AplcError(f"{path}: {error}") from None
 
     @classmethod

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -54,6 +57,19 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
         _exchange(aside, folder)
     finally:
         shutil.rmtree(aside, ignore_errors=True)  # by now the old one
+
+
+@contextlib.contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder beside `folder`, to fill; renamed to it when the block ends without an exception."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    try:
+        yield aside
+        aside.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+        os.rename(aside, folder)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _link(source: str, target: str) -> None:
@@ -113,16 +129,13 @@ def cache_root() -> Path:
 
 
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
-    """`folder`, made by `build` in a folder beside it and renamed when whole, unless it is there already."""
+    """`folder`, made by `build` unless it is there already."""
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
-        build(aside)
-        aside.chmod(0o777 & ~_umask())
-        with contextlib.suppress(OSError):  # another process was first; its content is the same
-            os.rename(aside, folder)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        with new_folder(folder) as aside:
+            build(aside)
+    except OSError:
+        if not folder.is_dir():  # else another process was first; its content is the same
+            raise
     return folder

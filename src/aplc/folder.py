@@ -25,7 +25,7 @@ from aplc.data.tokenizer import Tokenizer
 from aplc.data.words import WordHasher
 from aplc.distributed import world
 from aplc.errors import ModelError
-from aplc.files import atomic_folder, atomic_path, atomic_write, is_main_process, write_json
+from aplc.files import atomic_folder, atomic_path, atomic_write, is_main_process, new_folder, write_json
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.words import WordModel
@@ -53,6 +53,8 @@ class ModelFolder:
     """What the held-out documents taught about probabilities."""
     held_out: dict[str, Any] | None = None
     """Number of held-out documents, and metrics and bands on them, for the card."""
+    evaluation: dict[str, Any] | None = None
+    """What `aplc evaluate --json` left in the folder, for the card."""
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -78,6 +80,8 @@ class ModelFolder:
             self.calibration.save(folder)
         elif is_main_process():
             (folder / CALIBRATION).unlink(missing_ok=True)
+        if self.evaluation:
+            write_json(folder / EVALUATION, self.evaluation)
         self.save_card(folder)
         write_json(
             folder / CONFIG,
@@ -96,14 +100,13 @@ class ModelFolder:
         )
 
     def save_card(self, folder: Path) -> None:
-        """Metrics in it are those of the held-out documents and of the evaluation that lies in the folder, if any."""
         text = model_card(
             self.config,
             self.labels,
             self.n_documents,
             calibration=self.calibration,
             held_out=self.held_out,
-            evaluation=read_evaluation(folder / EVALUATION),
+            evaluation=self.evaluation,
         )
         with atomic_write(folder / CARD) as out:
             out.write(text.encode("utf-8"))
@@ -143,8 +146,9 @@ class ModelFolder:
             model.check()  # and left on the CPU: there its sums are always the same
         else:
             model = model.to(world().device)
-        held_out = sound(settings.get("held_out"))
-        return cls(config, model.eval(), tokenizer, labels, settings["n_documents"], calibration, held_out)
+        held_out, evaluation = sound(settings.get("held_out")), read_evaluation(folder / EVALUATION)
+        n_documents = settings["n_documents"]
+        return cls(config, model.eval(), tokenizer, labels, n_documents, calibration, held_out, evaluation)
 
     @cached_property
     def collator(self) -> Collator:
@@ -181,7 +185,8 @@ def replace_folder(path: Path, before: ModelFolder, after: ModelFolder, out: Pat
     if out is not None:
         if out.exists():
             raise ModelError(f"{out}: is there already; choose another --out")
-        after.save(out)
+        with new_folder(out) as aside:
+            after.save(aside)
         return
     with atomic_folder(path) as aside:
         after.save_frame(aside)

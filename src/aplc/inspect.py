@@ -56,13 +56,15 @@ class PartStatistics:
 class Length:
     """How long texts are measured, and where they would be cut."""
 
-    limit: int
-    """Tokens of a text, special ones included."""
+    limit: int | None
+    """Tokens of a text, special ones included; None if all of it is read."""
     tokenizer: Tokenizer | None = None
     """Without one, words are counted. A word is at least a token, so the shares that come out are lower bounds."""
 
     @property
-    def room(self) -> int:
+    def room(self) -> float:
+        if self.limit is None:
+            return math.inf
         return max(self.limit - (self.tokenizer.template.size if self.tokenizer else 2), 0)
 
     def measure(self, texts: list[str], n_words: list[int]) -> list[int]:
@@ -99,10 +101,11 @@ class Inspection:
         ]
         rows += [(f"words a document in {part}", f"{s.words / s.documents:,.2f}") for part, s in self.parts.items()]
         least = "" if self.length.tokenizer else ">= "
-        rows += [
-            (f"texts cut at {self.length.limit} tokens", f"{least}{first.cut / first.documents:.1%}"),
-            ("share of the text lost", f"{least}{first.units_cut / max(first.units, 1):.1%}"),
-        ]
+        if self.length.limit is not None:
+            rows += [
+                (f"texts cut at {self.length.limit} tokens", f"{least}{first.cut / first.documents:.1%}"),
+                ("share of the text lost", f"{least}{first.units_cut / max(first.units, 1):.1%}"),
+            ]
         if self.unseen:
             rows.append(("labels that the training part lacks", f"{len(self.unseen):,}"))
         width = max(len(name) for name, _ in rows)
@@ -271,4 +274,4 @@ def _count(
     for n in inspection.length.measure([document.text for document in block], n_words):
         statistics.cut += n > room
         statistics.units += n
-        statistics.units_cut += max(n - room, 0)
+        statistics.units_cut += int(n - min(n, room))

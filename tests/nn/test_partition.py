@@ -105,6 +105,14 @@ def test_automatic_keeps_the_budget_and_says_why(budget):
     assert f"{size:,} parameters" in partition.reason
 
 
+def test_automatic_knows_the_least_width_of_a_tail():
+    options = {"n_documents": 14_146, "in_features": 256, "batch_size": 12, "max_parameters": 3.5e6}
+    counts = zipf(30_938, 14_146)
+    narrow, wide = (Partition.automatic(counts, min_tail_width=width, **options) for width in (1, 100))
+    assert min(narrow.widths(256)) < 100 == min(wide.widths(256))
+    assert wide.parameters(256) <= 3.5e6
+
+
 def test_automatic_uses_no_more_clusters_than_it_needs():
     options = {"n_documents": 14_146, "in_features": 768, "batch_size": 12}
     counts = zipf(30_938, 14_146)

@@ -198,6 +198,17 @@ def test_other_encoders_match_pytorch(kind, tmp_path):
             torch.testing.assert_close(other.probability_of(batch, label), found[:, label])
 
 
+def test_export_touches_no_folder_that_is_there(trained, exported, tmp_path, monkeypatch):
+    for out in (trained, exported[0]):
+        done = aplc("export", trained, "--out", out)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "is there already" in done.stderr
+    monkeypatch.setattr("aplc.ship.export._save", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
+    with pytest.raises(ModelError, match="too large"):
+        export(trained, tmp_path / "onnx")
+    assert not list(tmp_path.iterdir())
+
+
 def test_memory_can_not_be_exported(trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

@@ -10,7 +10,7 @@ it (p_i is the batch's probability); `LabelClusters` evaluates only the rows tha
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 from numbers import Integral
 
@@ -125,6 +125,7 @@ class Partition:
         flops: float = 1e11,
         div_values: Sequence[float] = (2.0, 4.0),
         max_tails: int = 4,
+        min_tail_width: int = 1,
     ) -> "Partition":
         """The best cut that keeps within a budget.
 
@@ -152,7 +153,7 @@ class Partition:
         smallest = None
         for n_tails in range(max_tails + 1):
             best, best_quality = None, -1.0
-            for partition in _candidates(len(counts), n_tails, div_values):
+            for partition in _candidates(len(counts), n_tails, div_values, min_tail_width):
                 reached = histogram.reach(partition)
                 size = partition.parameters(in_features)
                 if smallest is None or size < smallest.parameters(in_features):
@@ -184,7 +185,7 @@ class Partition:
             f"cost 1/{self.cost_ratio(reached):.2f} of it (Eq. 14) with p_i {chances} at batch {batch_size}; "
             f"an average label sees {histogram.quality(self, in_features):.0%} of {in_features} dimensions"
         )
-        return Partition(n_labels=self.n_labels, cutoffs=self.cutoffs, div_value=self.div_value, reason=reason)
+        return replace(self, reason=reason)
 
     @property
     def n_clusters(self) -> int:
@@ -317,11 +318,11 @@ def _clusters(n: int) -> str:
     return "1 cluster" if n == 1 else f"{n} clusters"
 
 
-def _candidates(n_labels: int, n_tails: int, div_values: Sequence[float]) -> Iterator[Partition]:
+def _candidates(n_labels: int, n_tails: int, div_values: Sequence[float], min_tail_width: int) -> Iterator[Partition]:
     cuts = sorted({cut for share in GRID if 0 < (cut := round(share * n_labels)) < n_labels})
     for cutoffs in combinations(cuts, n_tails):
         for div_value in div_values if n_tails else div_values[:1]:
-            yield Partition(n_labels=n_labels, cutoffs=cutoffs, div_value=div_value)
+            yield Partition(n_labels=n_labels, cutoffs=cutoffs, div_value=div_value, min_tail_width=min_tail_width)
 
 
 def _falling_counts(label_counts: ArrayLike) -> NDArray[np.float64]:

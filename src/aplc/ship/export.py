@@ -13,7 +13,7 @@ import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document, read_documents
 from aplc.data.tokenizer import FILE as TOKENIZER
 from aplc.errors import AplcError, ModelError
-from aplc.files import atomic_path, atomic_write, write_json
+from aplc.files import new_folder, write_json
 from aplc.folder import ModelFolder
 from aplc.nn.encoder import Encoder
 from aplc.nn.model import TaggingModel
@@ -111,8 +111,8 @@ def export(
     """Write an exported folder and measure it against its original, on a corpus' test part or on random pieces."""
     screen = screen or Screen(quiet=True)
     _check_extra()
-    if out.resolve() == model.resolve():
-        raise AplcError(f"--out {out}: is the model itself; give another folder")
+    if out.exists():
+        raise AplcError(f"--out {out}: is there already; give another folder")
     folder = ModelFolder.load(model)
     if not isinstance(folder.model, TaggingModel):
         what = "one of words, which can't be exported" if isinstance(folder.model, WordModel) else "exported already"
@@ -123,19 +123,19 @@ def export(
             f"'truncate' or 'windows' can be exported"
         )
     documents = _documents(corpus)
-    folder.save_frame(out)
-    with atomic_write(out / TOKENIZER) as stream:  # as small as can be: it is a good part of a small model
-        stream.write(folder.tokenizer.fast.to_str().encode("utf-8"))
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")
-    size = 0
-    for name, graph in _graphs(folder.model):
-        if int8:
-            quantise(graph)
-        with atomic_path(out / name) as aside:
-            _save(graph, aside)
-        size += (out / name).stat().st_size
-    parity = measure(folder, ModelFolder.load(out), documents, corpus, int8=int8, size=size)
-    write_json(out / PARITY, asdict(parity))
+    with new_folder(out) as aside:
+        replace(folder, evaluation=None).save_frame(aside)
+        # As small as can be: it is a good part of a small model.
+        (aside / TOKENIZER).write_text(folder.tokenizer.fast.to_str(), "utf-8")
+        size = 0
+        for name, graph in _graphs(folder.model):
+            if int8:
+                quantise(graph)
+            _save(graph, aside / name)
+            size += (aside / name).stat().st_size
+        parity = measure(folder, ModelFolder.load(aside), documents, corpus, int8=int8, size=size)
+        write_json(aside / PARITY, asdict(parity))
     return parity
 
 
@@ -237,9 +237,7 @@ def _save(graph: "onnx.ModelProto", path: Path) -> None:
     import onnx
 
     if graph.ByteSize() >= 2 << 30:
-        raise ModelError(
-            f"{path.parent}: a graph has {graph.ByteSize() / 1e9:.1f} GB, ONNX files at most 2; use --int8"
-        )
+        raise ModelError(f"{path.name} has {graph.ByteSize() / 1e9:.1f} GB, ONNX files at most 2; use --int8")
     onnx.save(graph, path)
 
 
@@ -294,4 +292,4 @@ def _check_extra() -> None:
         for name in ("onnx", "onnxruntime", "onnxscript"):
             importlib.import_module(name)
     except ImportError as error:
-        raise AplcError(f"aplc export needs {error.name}: pip install 'aplc[export]'") from error
+        raise AplcError(f"aplc export needs {error.name}: pip install onnx onnxscript onnxruntime") from error

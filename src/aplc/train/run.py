@@ -153,6 +153,7 @@ def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Part
             in_features=config.model.hidden_width,
             batch_size=config.train.batch_size,
             max_parameters=clusters.max_parameters or None,
+            min_tail_width=clusters.min_tail_width,
         )
     except ValueError as error:
         raise AplcError(f"clusters: {error}") from None
@@ -187,6 +188,11 @@ def is_started(out: Path, resume: bool) -> bool:
     if (started or (out / CONFIG).is_file()) and not resume:
         raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
     return started
+
+
+def was_trained_on(model: Path, source: Source) -> bool:
+    """Whether a model folder says so; one from `Tagger.fit` does not say."""
+    return (model / RUN).is_file() and read_json(model / RUN).get("corpus") == source.key
 
 
 def refuse_changes(out: Path, identity: dict[str, Any]) -> None:

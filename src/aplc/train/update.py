@@ -58,4 +58,6 @@ def update(folder: ModelFolder, documents: Sequence[Document], *, n_counted: int
         model=model.eval(),
         labels=replace(labels, counts=counts),
         n_documents=folder.n_documents + len(documents),
+        held_out=None,
+        evaluation=None,
     )
