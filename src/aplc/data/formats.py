@@ -152,7 +152,7 @@ def _read_parquet(path: Path, bad_rows: BadRows) -> Iterator[Document]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise CorpusError(f"{path}: reading Parquet needs pyarrow: pip install 'aplc[data]'") from None
+        raise CorpusError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
     try:

@@ -326,7 +326,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ModelError("encoders other than XLNet need transformers: pip install 'aplc[hf]'") from error
+        raise ModelError("encoders other than XLNet need transformers: pip install transformers") from error
     return transformers
 
 

@@ -183,5 +183,5 @@ def _onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ModelError("an exported model needs onnxruntime: pip install 'aplc[export]'") from error
+        raise ModelError("an exported model needs onnxruntime: pip install onnxruntime") from error
     return onnxruntime

@@ -41,7 +41,7 @@ try:
 
     from aplc.ship import schema
 except ImportError as error:
-    raise AplcError(f"aplc serve needs {error.name}: pip install 'aplc[serve]'") from error
+    raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn") from error
 
 ANSWER_WITHIN = 60.0
 """Seconds after which a caller is told that the model is too busy."""
