@@ -1,4 +1,4 @@
-"""Guards several processes: two train the model that one would, however it is spread, and survive a dead worker."""
+"""Guards several processes: they train the model that one would, however it is spread, and survive a dead worker."""
 
 import json
 import os
@@ -13,6 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from aplc.data.formats import read_documents
+from aplc.errors import CorpusError
 from conftest import SMALL
 
 SETTINGS = [*SMALL, "model.dropout=0.0", "model.hidden_dropout=0.0", "train.lr_encoder=5e-4"]
@@ -49,16 +51,16 @@ def alone(corpus, tmp_path_factory):
 
 SHARDED = ["train.shard_labels=true", "train.shard_encoder=true"]
 SPREAD = {
-    "data parallel": [],
-    "accumulated": ["train.accumulate=2"],
-    "sharded": SHARDED,
+    "data parallel": (2, []),
+    "accumulated": (2, ["train.accumulate=2"]),
+    "sharded": (3, SHARDED),  # so that a table of two rows is not on every rank
 }
 
 
-@pytest.mark.parametrize("spread", SPREAD.values(), ids=SPREAD)
-def test_two_processes_train_the_model_of_one(corpus, alone, tmp_path, spread):
+@pytest.mark.parametrize(("processes", "spread"), SPREAD.values(), ids=SPREAD)
+def test_several_processes_train_the_model_of_one(corpus, alone, tmp_path, processes, spread):
     """60 steps with dropout off; the last batch of an epoch has fewer documents, so that shares are unequal."""
-    run(command(corpus, tmp_path / "two", "train.epochs=5", *spread, processes=2))
+    run(command(corpus, tmp_path / "two", "train.epochs=5", *spread, processes=processes))
     expected, found = weights(alone), weights(tmp_path / "two")
     assert expected.keys() == found.keys()
     for name, tensor in expected.items():
@@ -80,6 +82,12 @@ def test_two_processes_predict_what_one_does(alone, corpus, tmp_path):
     done = run([sys.executable, *torchrun, *predict, str(tmp_path / "two.jsonl")])
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     assert done.stdout.count("tagged 60 documents") == 1
+
+
+def test_standard_input_is_not_shared(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(CorpusError, match="standard input can't be shared"):
+        list(read_documents("-"))
 
 
 LONG = ["train.epochs=12", "train.patience=0", "train.checkpoint_steps=3", "model.dropout=0.1"]

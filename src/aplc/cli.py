@@ -15,6 +15,7 @@ import typer
 
 from aplc import __version__, cli_labels
 from aplc.errors import AplcError
+from aplc.files import n_processes
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
     from aplc.data.corpus import Corpus
@@ -421,7 +422,7 @@ def _load(path: Path) -> "ModelFolder":
 @contextlib.contextmanager
 def _processes() -> Iterator[None]:
     """Under `torchrun` or `accelerate launch`: join the other processes; only the first one prints."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if n_processes() == 1:
         yield
         return
     from aplc.distributed import launched

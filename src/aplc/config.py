@@ -157,8 +157,9 @@ class StepsConfig:
     def __post_init__(self) -> None:
         for name in ("batch_size", "accumulate", "checkpoint_steps"):
             check("train", name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
-        for name in ("warmup_steps", "weight_decay", "seed"):
+        for name in ("warmup_steps", "weight_decay"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        check("train", "seed", self.seed, 0 <= self.seed < 1 << 32, "at least 0 and below 2^32")
         for name in ("adam_epsilon", "clip_norm"):
             check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
         divides = self.accumulate <= self.batch_size

@@ -12,6 +12,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -20,10 +21,14 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
+from aplc.files import n_processes
+
 T = TypeVar("T")
 
 BUCKET = 1 << 25
 """Bytes of gradients reduced at a time: few messages, little extra memory."""
+PATIENCE = timedelta(hours=12)
+"""How long ranks wait for each other: the first may tokenize for hours. When one dies, torchrun ends the others."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,7 @@ def world() -> World:
 def launched() -> Iterator[World]:
     """Join the processes that `torchrun` or `accelerate launch` started; alone otherwise."""
     global _world  # noqa: PLW0603
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if n_processes() == 1:
         yield _world
         return
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -152,7 +156,7 @@ def launched() -> Iterator[World]:
     # torchrun keeps its store over restarts, and in it the addresses of the workers that died.
     store, rank, size = next(rendezvous("env://"))
     store = PrefixStore(f"attempt-{restarts()}", store)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     _world = World(dist.get_rank(), dist.get_world_size(), local_rank)
     try:
         yield _world

@@ -19,8 +19,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
     """
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a folder; give the name of a file", str(path))
+    path = path.resolve()  # the file itself, not a link to it
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device or a pipe"
+        raise OSError(errno.EINVAL, f"is a {kind}; give the name of a file", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
@@ -101,7 +103,12 @@ _AT_CWD, _EXCHANGE = -100, 2
 
 def is_main_process() -> bool:
     """False in all but the first of the processes that `torchrun` starts. Known from the environment, without torch."""
-    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+    return n_processes() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def n_processes() -> int:
+    """Processes that `torchrun` has started, also known without torch."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def _umask() -> int:

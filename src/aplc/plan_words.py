@@ -33,6 +33,8 @@ PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 256, (4_096, 1 << 16)
 """Of the factor, of all, and of the sparse matrix, which has 16 entries a word, as those of docs/peers.md's corpora."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
+WEIGHTS = 1_000
+"""Weights kept for a label, 350 to 3,500 on these corpora."""
 STEPS = 4
 """Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
 
@@ -88,6 +90,7 @@ def plan_words(
     block, n_sides = block_size((seen.n_documents, n_words)), n_labels + SIGNS
     peak = resident_bytes() + FACTOR_BYTES * size**2 + 48 * round(entries)  # the matrix and its factor; documents
     peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
+    peak += 24 * WEIGHTS * n_labels  # while they are put together
     steps, products = (1, 1) if seen.n_documents <= size else (STEPS, 2 * STEPS + 1)
     return WordPlan(
         n_documents=seen.n_documents,

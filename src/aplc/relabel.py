@@ -111,9 +111,7 @@ def retire_labels(folder: ModelFolder, names: Sequence[str]) -> ModelFolder:
     labels = folder.labels
     gone = set(labels.retired)
     for name in names:
-        row = _own(labels, name)
-        if name not in labels.names:
-            raise AplcError(f"{name!r} is a former name of {labels.names[row]!r}; retire that")
+        _own(labels, name)
         gone |= {name, *(a for a, target in labels.aliases.items() if target == name and a in labels.names)}
     aliases = {name: target for name, target in labels.aliases.items() if target not in gone}
     changed = replace(labels, aliases=aliases, retired=frozenset(gone))
@@ -140,12 +138,13 @@ def check_learns(folder: ModelFolder) -> None:
 def _check_new(labels: LabelSet, names: Sequence[str]) -> None:
     if not names:
         raise AplcError("labels: no new label to add; every label of the examples is in the model already")
+    known = set(labels.names)
     for name in names:
         if not name.strip() or name != name.strip() or "\n" in name or "\r" in name:
             raise AplcError(f"labels: {name!r} is empty, begins or ends with a space, or has a line break")
         if name in labels.retired:
             raise AplcError(f"labels: {unknown(labels, name)}; choose another name")
-        if name in labels.names:
+        if name in known:
             raise AplcError(f"labels: the model has a label {name!r} already")
 
 

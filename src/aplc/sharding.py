@@ -15,26 +15,28 @@ from torch.distributed.tensor import DTensor
 
 from aplc.config import Config
 from aplc.distributed import world
+from aplc.errors import RunError
 from aplc.nn.model import TaggingModel
 
 CLUSTERS = "clusters."
 
 
 def shard_model(model: TaggingModel, config: Config) -> None:
-    """Cut up what the configuration asks for; nothing where there is only one process."""
-    if world().size == 1:
-        return
-    if config.train.shard_labels:
+    """Cut up what the configuration asks for, nothing where there is only one process, and move it to the device."""
+    if config.train.shard_labels and world().size > 1:
         from aplc.nn.sharded import ShardedLabelClusters
 
         whole = model.clusters
         options: Any = whole.options
-        clusters = ShardedLabelClusters(**options)
+        try:
+            clusters = ShardedLabelClusters(**options)
+        except ValueError as error:
+            raise RunError(f"train.shard_labels: {error}; use fewer processes") from None
         parts = {name: clusters.slice_of(name, tensor) for name, tensor in whole.state_dict().items()}
         clusters.load_state_dict(parts)
         model.clusters = clusters
     model.to(world().device)
-    if config.train.shard_encoder:
+    if config.train.shard_encoder and world().size > 1:
         _shard_encoder(model.encoder)
 
 
@@ -62,13 +64,15 @@ def own_rows(model: nn.Module, name: str, tensor: Tensor) -> int:
 
 
 def gather_whole(model: nn.Module, name: str, tensor: Tensor) -> Tensor:
-    """The whole of the parameter `name`, or of a moment of it."""
+    """The whole of the parameter `name`, or of a moment of it. Of one that is cut up, only the first rank keeps it."""
     if isinstance(tensor, DTensor):
-        return world().join_rows(tensor.to_local(), len(tensor))
-    if tensor.ndim and own_rows(model, name, tensor):
+        whole = world().join_rows(tensor.to_local(), len(tensor))
+    elif tensor.ndim and own_rows(model, name, tensor):
         clusters: Any = model.clusters
-        return clusters.join(name.removeprefix(CLUSTERS), world().gather(tensor.detach().cpu()))
-    return tensor
+        whole = clusters.join(name.removeprefix(CLUSTERS), world().gather(tensor.detach().cpu()))
+    else:
+        return tensor
+    return whole.cpu() if world().is_main else torch.empty(0)
 
 
 def cut_whole(model: nn.Module, name: str, whole: Tensor, like: Tensor) -> Tensor:
@@ -85,7 +89,7 @@ def cut_whole(model: nn.Module, name: str, whole: Tensor, like: Tensor) -> Tenso
 
 
 def gather_state(model: nn.Module) -> dict[str, Tensor]:
-    """The whole model's weights."""
+    """The whole model's weights, for the first rank."""
     return {name: gather_whole(model, name, tensor).contiguous() for name, tensor in model.state_dict().items()}
 
 
@@ -100,10 +104,12 @@ def sum_gradients(model: nn.Module) -> None:
         return
     shared, views = [], []
     for name, parameter in model.named_parameters():
+        if isinstance(parameter, DTensor):
+            continue
         own = own_rows(model, name, parameter)
         if own == 0:
             shared.append(parameter)
-        elif not isinstance(parameter, DTensor) and parameter.grad is not None and own < len(parameter):
+        elif parameter.grad is not None and own < len(parameter):
             views.append(parameter.grad[own:])
     world().sum_gradients(shared)
     for view in views:

@@ -105,6 +105,7 @@ def test_text_lines(tmp_path):
         (b'{"text": "a\\ud800"}', "not valid Unicode"),
         (b'{"text": "\xff"}', "not UTF-8"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"text": "a", "n": ' + b"1" * 5_000 + b"}", "not JSON"),
     ],
 )
 def test_bad_row_is_named_or_set_aside(tmp_path, row, message):
@@ -118,6 +119,14 @@ def test_bad_row_is_named_or_set_aside(tmp_path, row, message):
     rejects = [json.loads(line) for line in (tmp_path / "rejects.jsonl").read_text().splitlines()]
     assert [(r["line"], message in r["error"]) for r in rejects] == [(2, True)]
     assert bad_rows.count == 1
+
+
+@pytest.mark.parametrize("cell", ["[a", "[" * 100_000], ids=["no JSON", "too deep"])
+def test_csv_labels_that_are_no_list(tmp_path, cell):
+    path = tmp_path / "train.csv"
+    path.write_text(f"text,labels\ngood,a\none,{cell}\n")
+    with pytest.raises(CorpusError, match=r"train.csv, line 3: labels start with '\['"):
+        read(path)
 
 
 def test_csv_row_of_another_width(tmp_path):

@@ -15,7 +15,8 @@ from aplc.evaluate.run import evaluate
 from aplc.folder import ModelFolder
 from aplc.nn.model import TaggingModel
 from aplc.train import loop
-from aplc.train.checkpoint import checkpoints
+from aplc.train.checkpoint import Progress, checkpoints, newest_good, save_checkpoint
+from aplc.train.optim import Optimizers
 from aplc.train.prepare import Source, hold_out
 from aplc.train.run import train
 from conftest import SMALL, Recorder
@@ -133,6 +134,18 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(corpus, tmp_path):
     assert "resuming from step-" in screen.text
 
 
+def test_new_checkpoint_outlives_damaged_ones_of_later_steps(tmp_path):
+    model = torch.nn.Linear(2, 2)
+    optimizers = Optimizers(torch.optim.AdamW(model.parameters()))
+    for step in (1, 2, 7, 8, 3, 4):
+        save_checkpoint(tmp_path, Progress(step=step), model, optimizers)
+        if step == 8:
+            for damaged in checkpoints(tmp_path):
+                (damaged / "state.json").write_text("{")
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-00000003", "step-00000004"]
+    assert newest_good(tmp_path, print)[1].step == 4
+
+
 def test_finished_run_says_so(corpus, tmp_path):
     screen = Recorder()
     run(corpus, tmp_path / "out")
@@ -155,6 +168,10 @@ def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
     )
     with pytest.raises(RunError, match="the corpus has changed"):
         run(other, tmp_path / "out", resume=True)
+    (tmp_path / "out" / "run.json").unlink()  # a model from elsewhere
+    for resume in (False, True):
+        with pytest.raises(RunError, match="no run to go on with"):
+            run(corpus, tmp_path / "out", resume=resume)
 
 
 def test_resume_without_a_run_starts_one(corpus, tmp_path):

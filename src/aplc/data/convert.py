@@ -218,7 +218,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
             continue
         try:
             row = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise _fault(path, number, f"not JSON: {error}") from None
         if not isinstance(row, dict):
             raise _fault(path, number, f"expected an object, found {type(row).__name__}")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from aplc.errors import CorpusError
-from aplc.files import is_main_process
+from aplc.files import is_main_process, n_processes
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet", ".txt", ".txt.gz")
 STDIN = "-"
@@ -68,6 +68,8 @@ def read_documents(path: Path | str, bad_rows: BadRows | None = None) -> Iterato
     bad_rows = bad_rows or BadRows()
     name = str(path).lower()
     if name == STDIN:
+        if n_processes() > 1:
+            raise CorpusError("standard input can't be shared by several processes; give a file")
         yield from _read_lines(path, sys.stdin.buffer, _from_json, bad_rows)
     elif name.endswith(".parquet"):
         yield from _read_parquet(Path(path), bad_rows)
@@ -117,7 +119,7 @@ def _from_json(raw: bytes, line: int) -> Document:
     text = _decode(raw)
     try:
         row = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise _Bad(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise _Bad(f'a row is an object like {{"text": "...", "labels": ["..."]}}, found {type(row).__name__}')
@@ -180,7 +182,7 @@ def _split_labels(cell: str) -> list[Any]:
     if cell.lstrip().startswith("["):
         try:
             return json.loads(cell)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise _Bad(f"labels start with '[' but are not a JSON list: {error}") from None
     return [name for name in cell.split(";") if name.strip()]
 

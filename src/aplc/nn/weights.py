@@ -70,7 +70,10 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        names = sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
+        try:
+            names = sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{folder / INDEX}: not an index of weights ({error}); copy it again") from None
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ModelError(f"{folder / INDEX} names {missing[0]}, which isn't there: copy all {len(names)} shards")

@@ -50,7 +50,7 @@ class Progress:
 def save_checkpoint(
     run: Path, progress: Progress, model: nn.Module, optimizers: Optimizers, extra: dict[str, Tensor] | None = None
 ) -> None:
-    """Write the checkpoint of this step; remove what is older than the one before it.
+    """Write the checkpoint of this step; keep the one before it, and remove all others.
 
     `extra` is what else a run needs to go on, the same on every rank.
     """
@@ -80,8 +80,10 @@ def save_checkpoint(
             f"{folder}: can't write the checkpoint ({error}); the one before it is intact: "
             "make room and run the same command with --resume"
         ) from None
-    for old in checkpoints(run)[:-KEPT]:
-        shutil.rmtree(old, ignore_errors=True)
+    found = checkpoints(run)
+    here = found.index(folder) + 1
+    for other in (*found[: max(here - KEPT, 0)], *found[here:]):  # later ones are damaged, and were passed over
+        shutil.rmtree(other, ignore_errors=True)
 
 
 def checkpoints(run: Path) -> list[Path]:

@@ -85,9 +85,9 @@ def solve(
             hit_MC = y_NC[learn_from] > 0
             a_NC = inverse(torch.from_numpy(y_NC - mean_L[start : start + block]))
             curves.add(start, hit_MC - a_NC[learn_from].numpy() / c_M1, hit_MC)
-            columns.append(large(x_VN(a_NC).numpy(), prune))
+            columns.append(large(x_VN(a_NC).numpy(), prune).tocsc())  # as CSR, each block would count all words
             advance(y_NC.shape[1])
-    return sparse.hstack(columns, format="csr"), mean_L, curves
+    return sparse.hstack(columns, format="csc").tocsr(), mean_L, curves
 
 
 def block_size(shape: tuple[int, int]) -> int:

@@ -69,7 +69,6 @@ def train(
     torch.manual_seed(config.train.seed)
     folder = _build(prepared, config, screen)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
-    folder.model.to(world().device)
     shard_model(folder.model, config)
     optimizers = Optimizers.for_tagging(folder.model, config.train)
     progress = Progress()
@@ -183,10 +182,12 @@ def _refuse_changed_labels(out: Path) -> None:
 
 
 def is_started(out: Path, resume: bool) -> bool:
-    """Whether `out` holds a run to go on with; one that must not be touched is an error."""
+    """Whether `out` holds a run to go on with; what must not be touched is an error."""
     started = (out / RUN).is_file()
-    if (started or (out / CONFIG).is_file()) and not resume:
+    if started and not resume:
         raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
+    if not started and (out / CONFIG).is_file():
+        raise RunError(f"{out}: holds a model that is no run to go on with; choose another --out")
     return started
 
 

@@ -1,0 +1,33 @@
+"""Guards files that appear whole or not at all, under the name they were given."""
+
+import os
+
+import pytest
+
+from aplc.files import atomic_write, new_folder
+
+
+def test_link_stays_and_its_target_is_replaced(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    with atomic_write(link) as out:
+        out.write(b"new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, kind in ((pipe, "a device or a pipe"), (tmp_path, "a folder")):
+        with pytest.raises(OSError, match=f"is {kind}"), atomic_write(path):
+            pass
+    assert pipe.is_fifo()
+
+
+def test_failure_leaves_nothing(tmp_path):
+    for write in (atomic_write, new_folder):
+        with pytest.raises(RuntimeError), write(tmp_path / "x"):
+            raise RuntimeError
+    assert not list(tmp_path.iterdir())
