@@ -35,8 +35,8 @@ HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS = 1_000
 """Weights kept for a label, 350 to 3,500 on these corpora."""
-STEPS = 4
-"""Of conjugate gradients, three to five on these corpora; each multiplies twice with all entries."""
+STEPS = 5
+"""Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,40 @@ def test_punctuation_and_case_make_no_other_word(unigram):
     assert rows[0] == rows[1] == rows[2]
 
 
+def test_signs_in_pieces_make_no_other_word():
+    """Pieces with letters and signs, as a tokenizer of 8,000 pieces has them."""
+    pieces = [
+        "<unk>",
+        "<pad>",
+        "▁",
+        *"abcdefghijklmnopqrstuvwxyz.,()-\u0301",
+        "▁rats.",
+        "▁rats",
+        "▁(mice",
+        "s)",
+        "-induced",
+    ]
+    unigram = models.Unigram([(piece, -1.0 - (len(piece) == 1)) for piece in pieces], unk_id=0)
+    fast = FastTokenizer(unigram)
+    fast.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer = Tokenizer(fast)
+    hasher = WordHasher.of(tokenizer)
+
+    def read(text):
+        ids = tokenizer.encode([text])[0]
+        return [fast.id_to_token(i) for i in ids], hasher(ids)[0].tolist()
+
+    assert len(read("caf e\u0301 ")[1]) == len(read("a b")[1]) == 3  # an accent of its own is part of its word
+    for text, plain, piece in (
+        ("rats. mice", "rats mice", "▁rats."),
+        ("a (mice", "a mice", "▁(mice"),
+        ("(dogs) a", "dogs a", "s)"),
+        ("drug-induced", "drug induced", "-induced"),
+    ):
+        assert piece in read(text)[0]
+        assert read(text)[1] == read(plain)[1]
+
+
 def test_what_a_tokenizer_does_not_know_is_no_part_of_a_word(unigram):
     hasher = WordHasher.of(unigram)
     assert "<unk>" in [unigram.fast.id_to_token(i) for i in unigram.encode(["cat; mat"])[0]]

@@ -293,6 +293,11 @@ def test_damage_is_refused(trained, tmp_path):
     with pytest.raises(ModelError, match="labels that are none"):
         ModelFolder.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
+    config["encoder"]["version"] -= 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"another version.* train it again"):
+        ModelFolder.load(tmp_path)
+    config["encoder"]["version"] += 1
     config["encoder"]["n_words"] = 10**12
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="asks for"):

@@ -7,6 +7,7 @@ pairs of a large corpus one in a few, mostly with one of a single document.
 """
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 
 from aplc.data.tokenizer import Tokenizer
 
+VERSION = 2
+"""Of what a word is and of its row; a model has weights for the rows of one version."""
 INSIDE = "##"
 """WordPiece's mark of a piece that goes on a word."""
 BEGIN = "▁Ġ"
@@ -36,6 +39,8 @@ class WordHasher:
 
     begins: NDArray[np.bool_]
     """For each piece, whether a word begins with it."""
+    ends: NDArray[np.bool_]
+    """Whether one ends with it: a piece with a sign behind its letters."""
     lengths: NDArray[np.int64]
     """Letters of each piece; none for one of punctuation, which ends a word."""
     hashes: NDArray[np.uint64]
@@ -50,16 +55,18 @@ class WordHasher:
         marked = [piece.startswith(mark) for piece in pieces]
         begins = [has != (mark == INSIDE) for has in marked] if any(marked) else [True] * len(pieces)
         texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
-        texts = [text if any(map(str.isalnum, text)) and not _SPECIAL.fullmatch(text) else "" for text in texts]
-        letters = [np.array([ord(letter) for letter in text], dtype=np.uint64) for text in texts]
+        bares = ["" if _SPECIAL.fullmatch(text) else _bare(text) for text in texts]
+        begins = [first or text[:1] != bare[:1] for first, text, bare in zip(begins, texts, bares, strict=True)]
+        ends = [not bare or text[-1] != bare[-1] for text, bare in zip(texts, bares, strict=True)]
+        letters = [np.array([ord(letter) for letter in bare], dtype=np.uint64) for bare in bares]
         hashes = np.array([(row * _POWERS[: len(row)]).sum(dtype=np.uint64) for row in letters], dtype=np.uint64)
-        return cls(np.array(begins), np.array([len(row) for row in letters]), hashes)
+        return cls(np.array(begins), np.array(ends), np.array([len(row) for row in letters]), hashes)
 
     def __call__(self, tokens: Sequence[int] | NDArray) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """(rows, how often each occurs) of a document, rows rising."""
         ids = np.asarray(tokens, dtype=np.int64)
         lettered = self.lengths[ids] > 0
-        after_gap = np.concatenate([[True], ~lettered])[:-1] if len(ids) else lettered
+        after_gap = np.concatenate([[True], self.ends[ids]])[:-1] if len(ids) else lettered
         starts = np.flatnonzero((self.begins[ids] | after_gap)[lettered])
         ids = ids[lettered]
         if not len(ids):
@@ -72,6 +79,12 @@ class WordHasher:
         found = np.concatenate([words % np.uint64(ROWS), ROWS + pairs % np.uint64(PAIR_ROWS)])
         rows, counts = np.unique(found, return_counts=True)
         return rows.astype(np.int64), counts.astype(np.float32)
+
+
+def _bare(text: str) -> str:
+    """Without the signs before and behind it; accents and vowels that stand by themselves in Unicode are letters."""
+    letters = [i for i, sign in enumerate(text) if sign.isalnum() or unicodedata.category(sign)[0] == "M"]
+    return text[letters[0] : letters[-1] + 1] if letters else ""
 
 
 def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:

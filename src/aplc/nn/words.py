@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from aplc.config import WORDS
 from aplc.data.batches import Batch
-from aplc.data.words import ROWS
+from aplc.data.words import ROWS, VERSION
 from aplc.errors import ModelError
 from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
@@ -90,7 +90,7 @@ class NoEncoder:
         self.n_words, self.n_weights = n_words, n_weights
 
     def save_config(self) -> dict[str, Any]:
-        return {"family": WORDS, "n_words": self.n_words, "n_weights": self.n_weights}
+        return {"family": WORDS, "version": VERSION, "n_words": self.n_words, "n_weights": self.n_weights}
 
 
 def rising(score_BL: Tensor, curve_3L: Tensor) -> Tensor:
@@ -125,6 +125,8 @@ class WordModel(nn.Module):
     @classmethod
     def from_config(cls, config: dict[str, Any], n_labels: int) -> Self:
         """The model of `NoEncoder.save_config`, its weights to be loaded."""
+        if config.get("version") != VERSION:
+            raise ModelError("a model of words that reads words as another version of aplc did; train it again")
         return cls(WordFeatures(config["n_words"]), config["n_weights"], n_labels)
 
     def represent(self, batch: Batch) -> Tensor:

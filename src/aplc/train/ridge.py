@@ -43,8 +43,8 @@ BLOCK, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
-TOLERANCE, MOST_STEPS = 0.2, 100
-"""Conjugate gradients end where what is left of each label is this share of it."""
+TOLERANCE, MOST_STEPS = 0.1, 100
+"""Conjugate gradients end where what is left of each label is this share of it; left-out scores need it so small."""
 DENSE = 0.3
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
 SIGNS = 512
