@@ -7,14 +7,14 @@ import pytest
 from aplc.files import atomic_write, new_folder
 
 
-def test_link_stays_and_its_target_is_replaced(tmp_path):
+def test_link_is_replaced_and_its_target_stays(tmp_path):
+    """A store that many folders link to, as the hub's cache, is never changed."""
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
     link.symlink_to(target)
     with atomic_write(link) as out:
         out.write(b"new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
+    assert (link.read_text(), target.read_text()) == ("new", "old")
 
 
 def test_what_is_no_file_is_not_replaced(tmp_path):

@@ -76,5 +76,6 @@ def test_card_says_what_the_model_is(trained, corpus, tmp_path):
     tagger.save_pretrained(copy)
     assert measured in (copy / "README.md").read_text("utf-8")
     assert Tagger.from_pretrained(copy).folder.evaluation == tagger.folder.evaluation
-    tagger.partial_fit(["cat"], [["animals"]]).save_pretrained(tmp_path / "new")
-    assert "Not measured" in (tmp_path / "new" / "README.md").read_text("utf-8")
+    tagger.partial_fit(["cat"], [["animals"]]).save_pretrained(copy)
+    assert "Not measured" in (copy / "README.md").read_text("utf-8")
+    assert Tagger.from_pretrained(copy).folder.evaluation is None

@@ -242,11 +242,12 @@ def evaluate(
     for file in (report, json_file):
         if file and file.is_dir():
             raise AplcError(f"{file}: is a folder; give the name of a file")
-    with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("evaluating") as advance:
+    screen = Screen()
+    with _corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, screen.bar("evaluating") as advance:
         documents = read_documents(opened.file(part), opened.bad_rows)
         if opened.is_file and was_trained_on(model, Source.from_corpus(opened)):
             part = "train"
-            Screen().say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
+            screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
         folder = _load(model)
         evaluation = evaluate_run(

@@ -19,7 +19,6 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
     """
-    path = path.resolve()  # the file itself, not a link to it
     if path.exists() and not path.is_file():
         kind = "folder" if path.is_dir() else "device or a pipe"
         raise OSError(errno.EINVAL, f"is a {kind}; give the name of a file", str(path))
@@ -68,6 +67,9 @@ def new_folder(folder: Path) -> Iterator[Path]:
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
         yield aside
+        for file in aside.iterdir():
+            with file.open("rb") as written:
+                os.fsync(written.fileno())
         aside.chmod(0o777 & ~_umask())  # mkdtemp makes it private
         os.rename(aside, folder)
     finally:

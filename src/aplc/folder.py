@@ -1,7 +1,8 @@
 """A model folder: everything needed to tag texts, in files that can't run code.
 
 config.json (settings, encoder, cut-offs, changes of the label set), model.safetensors, tokenizer.json, labels.txt,
-label_counts.npy, README.md, and calibration.json where documents were held out to learn it from.
+label_counts.npy, README.md, calibration.json where documents were held out to learn it from, and evaluation.json
+where it was evaluated.
 """
 
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ class ModelFolder:
             (folder / CALIBRATION).unlink(missing_ok=True)
         if self.evaluation:
             write_json(folder / EVALUATION, self.evaluation)
+        elif is_main_process():
+            (folder / EVALUATION).unlink(missing_ok=True)
         self.save_card(folder)
         write_json(
             folder / CONFIG,

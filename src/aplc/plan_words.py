@@ -1,4 +1,4 @@
-"""What a model of words will cost at most; how many words there are is known only when all are read.
+"""What a model of words will cost, roughly; how many words there are is known only when all are read.
 
     aplc plan corpus --preset cpu
 

@@ -25,6 +25,7 @@ LIMITS = {
     "spiece.model": 500 * MB,
     "calibration.json": 10 * MB,
     "README.md": 100 * MB,
+    "evaluation.json": 100 * MB,
     "encoder.onnx": 2_148 * MB,
     "clusters.onnx": 2_148 * MB,
 }
@@ -102,8 +103,8 @@ def build_checked(build: Callable[[], nn.Module], header: Header, folder: Path) 
         with torch.device("meta"):
             empty = build()
         expected = {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items()}
-    except AplcError:
-        raise
+    except AplcError as error:
+        raise ModelError(f"{folder}: {error}") from None
     except Exception as error:  # whatever a wrong value led to, in our constructors or in transformers'
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"{folder / 'config.json'}: {type(error).__name__}: {reason}") from None

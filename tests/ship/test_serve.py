@@ -236,7 +236,8 @@ def test_port_in_use_and_missing_model_are_one_line(trained, tmp_path, unused_po
         assert "ASCII" in done.stderr
 
 
-def test_requests_without_the_token_take_no_places(service):
+@pytest.mark.parametrize("path", ["/metrics", "/health"])
+def test_requests_without_the_token_take_no_places(service, path):
     """As many as there are places, whose bodies never end: one with the token is answered meanwhile."""
     app = make_app(service, token="secret")
 
@@ -249,7 +250,7 @@ def test_requests_without_the_token_take_no_places(service):
         async def send(message):
             answers.append(message)
 
-        scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": headers, "query_string": b""}
+        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "query_string": b""}
         await app(scope, receive, send)
 
     async def answered():

@@ -1,9 +1,9 @@
 """A document's words and pairs of neighbouring words as numbers, read off its tokens.
 
-Pieces are put together to words again, without case and punctuation, and each word is hashed letter by letter, so that
-it is the same however a tokenizer has cut it. The hash modulo a number of rows is the row that stands for the word, or
-behind the words' rows for the pair. So neither has to be stored. The price: two may share a row, words rarely, of the
-pairs of a large corpus one in a few, mostly with one of a single document.
+Pieces are put together to words again, without case and the punctuation at their ends, and each word is hashed letter
+by letter, so that it is the same however a tokenizer has cut it. The hash modulo a number of rows is the row that
+stands for the word, or behind the words' rows for the pair. So neither has to be stored. The price: two may share a
+row, words rarely, of the pairs of a large corpus one in a few, mostly with one of a single document.
 """
 
 import re
@@ -55,7 +55,7 @@ class WordHasher:
         marked = [piece.startswith(mark) for piece in pieces]
         begins = [has != (mark == INSIDE) for has in marked] if any(marked) else [True] * len(pieces)
         texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
-        bares = ["" if _SPECIAL.fullmatch(text) else _bare(text) for text in texts]
+        bares = ["" if _SPECIAL.fullmatch(text) else _bare(text, mark == BEGIN[1]) for text in texts]
         begins = [first or text[:1] != bare[:1] for first, text, bare in zip(begins, texts, bares, strict=True)]
         ends = [not bare or text[-1] != bare[-1] for text, bare in zip(texts, bares, strict=True)]
         letters = [np.array([ord(letter) for letter in bare], dtype=np.uint64) for bare in bares]
@@ -81,9 +81,15 @@ class WordHasher:
         return rows.astype(np.int64), counts.astype(np.float32)
 
 
-def _bare(text: str) -> str:
-    """Without the signs before and behind it; accents and vowels that stand by themselves in Unicode are letters."""
-    letters = [i for i, sign in enumerate(text) if sign.isalnum() or unicodedata.category(sign)[0] == "M"]
+def _bare(text: str, is_bytes: bool) -> str:
+    """Without the signs before and behind it. Accents and vowels that stand by themselves in Unicode are letters, and
+    so is all beyond ASCII where signs stand for bytes."""
+
+    def is_letter(sign: str) -> bool:
+        marks = unicodedata.category(sign) in ("Mn", "Mc") and not "\ufe00" <= sign <= "\ufe0f"  # but how emoji look
+        return sign.isalnum() or marks or (is_bytes and sign > "~")
+
+    letters = [i for i, sign in enumerate(text) if is_letter(sign)]
     return text[letters[0] : letters[-1] + 1] if letters else ""
 
 

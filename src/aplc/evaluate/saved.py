@@ -62,7 +62,10 @@ def load_evaluation(path: Path) -> SavedEvaluation:
         figures = json.loads(path.read_text("utf-8"))
         if figures["format"] != FORMAT:
             raise ModelError(f"{path}: format {figures['format']!r}, this version of aplc reads {FORMAT}")
-        content = (path.parent / Path(figures["scores"]["file"]).name).read_bytes()
+        beside = path.parent / Path(figures["scores"]["file"]).name
+        if not beside.is_file():
+            raise ModelError(f"{path}: the documents' scores, {beside.name}, are not beside it; evaluate again")
+        content = beside.read_bytes()
         if _digest(content) != figures["scores"]["blake2b"]:
             raise ModelError(f"{path}: its scores file belongs to another evaluation; evaluate again")
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:

@@ -7,7 +7,7 @@ are left out together.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from aplc.data.batches import by_length
 from aplc.folder import ModelFolder
-from aplc.predict import BATCH
+from aplc.predict import BATCH, predict_rows
 
 MAX_PARTS = 128
 LONGEST = 1 << 15
@@ -51,10 +51,7 @@ def explain(folder: ModelFolder, text: str, label: str, *, max_parts: int = MAX_
     read = characters_read(folder, text)
     spans = parts_of(text[:read], max_parts)
     variants = [text[:read], *(text[:start] + " " + text[stop:read] for start, stop in spans)]
-    members = np.flatnonzero(folder.labels.stands_for == folder.labels.index[label]).tolist()
-    if len(members) > 1:
-        members.sort(key=lambda member: _probabilities(folder, variants[:1], member)[0])
-    probs = _probabilities(folder, variants, members[-1])
+    probs = _probabilities(folder, variants, _member(folder, text[:read], folder.labels.index[label]))
     # Held away from 0 and 1 by what float32 can tell apart.
     odds = np.clip(probs, 1e-30, 1 - 1e-7)
     log_odds = np.log(odds) - np.log1p(-odds)
@@ -77,6 +74,14 @@ def parts_of(text: str, max_parts: int) -> list[tuple[int, int]]:
     n = min(len(words), max_parts)
     edges = [round(i * len(words) / n) for i in range(n + 1)] if n else []
     return [(words[first][0], words[last - 1][1]) for first, last in pairwise(edges)]
+
+
+def _member(folder: ModelFolder, text: str, label: int) -> int:
+    members = folder.labels.stands_for == label
+    if members.sum() == 1:
+        return label
+    rows, apart = folder.tokenizer.encode([text]), replace(folder.ranking, merged=None)
+    return int(predict_rows(folder.model, folder.collator, rows, 1, ranking=apart, allowed=members)[0][0, 0])
 
 
 @torch.inference_mode()

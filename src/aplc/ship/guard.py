@@ -112,9 +112,9 @@ class Guard:
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
         given = headers.get(b"authorization", b"")
-        known = scope["path"] in self.open_paths or not self.expected or hmac.compare_digest(given, self.expected)
+        trusted = not self.expected or hmac.compare_digest(given, self.expected)
         busy = self.metrics.in_flight - self.strangers > self.limits.requests
-        self.strangers += not known
+        self.strangers += not trusted
         body, total = bytearray(), 0
         try:
             async with asyncio.timeout(PATIENCE):
@@ -124,7 +124,7 @@ class Guard:
                     if message["type"] == "http.disconnect":
                         break
                     total += len(message.get("body", b""))
-                    if total <= self.limits.body and known and not busy:  # else it is read, and not kept
+                    if total <= self.limits.body and trusted and not busy:  # else it is read, and not kept
                         body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
@@ -132,10 +132,10 @@ class Guard:
                 408, f"The body did not arrive within {PATIENCE:g} seconds.", connection="close"
             ) from None
         finally:
-            self.strangers -= not known
+            self.strangers -= not trusted
         if total > self.limits.body:
             raise RefusalError(413, too_large)
-        if not known:
+        if not trusted and scope["path"] not in self.open_paths:
             raise RefusalError(
                 401, "Give the server's token in a header: Authorization: Bearer TOKEN.", www_authenticate="Bearer"
             )

@@ -41,6 +41,8 @@ from aplc.train.probe import memory_free
 
 BLOCK, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
+PANELS = 128, 32
+"""Columns that product.c takes at a time; a block that is no multiple would leave some of them empty."""
 FACTOR_BYTES = 8
 """Memory for each element of the matrix: itself and its factor."""
 TOLERANCE, MOST_STEPS = 0.1, 100
@@ -91,7 +93,9 @@ def solve(
 
 
 def block_size(shape: tuple[int, int]) -> int:
-    return max(1, min(BLOCK, LARGEST // max(shape)))
+    size = max(1, min(BLOCK, LARGEST // max(shape)))
+    panel = next((columns for columns in PANELS if columns <= size), 1)
+    return size // panel * panel
 
 
 def equations(shape: tuple[int, int], limit: int) -> int:

@@ -79,7 +79,6 @@ def train(
     elif resume:
         screen.say("no checkpoint to resume from: starting from the beginning")
     write_json(out / RUN, identity | {"aplc_version": __version__})
-    folder.save_frame(out)
 
     batches = Batches(prepared.train, prepared.train_rows, folder.collator, config.train.batch_size, config.train.seed)
     run = Run(folder, optimizers, batches, prepared.valid, prepared.valid_rows, progress, out, screen)
@@ -87,6 +86,7 @@ def train(
         screen.say(f"this run is finished ({progress.step:,} steps); its best model is in {out}")
     else:
         screen.say(_describe(run))
+        folder.save_frame(out)
         fit(run)
     del run, optimizers, folder, batches  # what training needed must not be there twice when the model is read again
     return _calibrated(ModelFolder.load(out), prepared, out, screen)
