@@ -22,7 +22,7 @@ from aplc.train import curves as curves_module
 from aplc.train import ridge
 from aplc.train.curves import PLAIN, Curves
 from aplc.train.prepare import Source
-from aplc.train.ridge import TOLERANCE, Conjugate, solve
+from aplc.train.ridge import TOLERANCE, Conjugate, block_size, solve
 from aplc.train.run import train
 from conftest import Recorder
 from reference import ridge_weights
@@ -308,6 +308,13 @@ def test_a_corpus_without_common_words_is_refused(tmp_path):
     (tmp_path / "c.jsonl").write_text("".join(f'{{"text": "w{i}x", "labels": ["a"]}}\n' for i in range(9)))
     with pytest.raises(AplcError, match="two training documents"):
         train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    ("widest", "block"), [(1_000, 512), (919_385, 128), (1 << 21, 64), (1 << 23, 16), (1 << 28, 1)]
+)
+def test_blocks_are_whole_panels_and_never_empty(widest, block):
+    assert block_size((100, widest)) == block
 
 
 def test_plan_says_what_does_not_fit(corpus):
