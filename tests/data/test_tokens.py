@@ -39,6 +39,13 @@ def test_white_space_does_not_matter(tokenizer):
     assert tokenizer.encode([" ", ""]) == [[], []]
 
 
+def test_same_texts_give_the_same_pieces_in_the_same_order():
+    texts = [f"{text} {chr(0x4E00 + row)}" for row, text in enumerate(TEXTS * 10)]  # signs too rare to be learned
+    first, *others = (Tokenizer.train(texts, 100) for _ in range(4))
+    assert first.vocab_size > len(texts)
+    assert [other.fast.to_str() for other in others] == [first.fast.to_str()] * 3
+
+
 def test_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     loaded = Tokenizer.load(tmp_path)
