@@ -2,9 +2,9 @@
 
     aplc plan corpus --preset cpu
 
-The work is a Cholesky factor of the smaller of documents and `words.limit`, and for every label triangular solves and
-sparse products: one of each where there are no more documents than that, else those of a few steps of conjugate
-gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
+The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a product
+with it and sparse products: one of each where there are no more documents than that, else those of a few steps of
+conjugate gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
@@ -27,10 +27,10 @@ from aplc.train.budget import fits
 from aplc.train.curves import CANDIDATES, LEARN_FROM
 from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
-from aplc.train.ridge import FACTOR_BYTES, SIGNS, Product, block_size
+from aplc.train.ridge import INVERSE_BYTES, SIGNS, Product, block_size
 
 PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 256, (4_096, 1 << 16)
-"""Of the factor, of all, and of the sparse matrix, which has 16 entries a word, as those of docs/peers.md's corpora."""
+"""Of the inverse, of all, and of the sparse matrix, which has 16 entries a word, as those of docs/peers.md's corpora."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS = 1_000
@@ -44,7 +44,7 @@ class WordPlan:
     n_documents: int
     n_labels: int
     size: int
-    """Rows of the matrix to factor, at most."""
+    """Rows of the matrix to invert, at most."""
     peak: int
     available: int
     seconds: float
@@ -88,7 +88,7 @@ def plan_words(
     entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
     block, n_sides = block_size((seen.n_documents, n_words)), n_labels + SIGNS
-    peak = resident_bytes() + FACTOR_BYTES * size**2 + 48 * round(entries)  # the matrix and its factor; documents
+    peak = resident_bytes() + INVERSE_BYTES * size**2 + 48 * round(entries)  # the matrix and its inverse; documents
     peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
     peak += 24 * WEIGHTS * n_labels  # while they are put together
     steps, products = (1, 1) if seen.n_documents <= size else (STEPS, 2 * STEPS + 1)
@@ -110,17 +110,17 @@ def _entries(document: Document) -> float:
 
 
 def _seconds(size: int, n_sides: int, n_products: float) -> float:
-    """Of a factor of `size` rows, a solve for each right side, and sparse products, from small ones."""
+    """Of an inverse of `size` rows, its product with each right side, and sparse products, from small ones."""
     matrix = torch.eye(PROBE) * 2
     right = torch.ones(PROBE, PROBE_LABELS)
     x = sparse.random_array(PROBE_SHAPE, density=16 / PROBE_SHAPE[0], format="csr", dtype=np.float32, rng=0)
     by_document, by_word = Product(x), Product(x.T.tocsr())
     documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)
-    factor = _clock(lambda: torch.linalg.cholesky(matrix))
-    solve = _clock(lambda: torch.cholesky_solve(right, matrix)) / PROBE_LABELS
+    inverse = _clock(lambda: torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
+    solve = _clock(lambda: matrix @ right) / PROBE_LABELS
     product = _clock(lambda: (by_document(words), by_word(documents))) / (2 * PROBE_LABELS * x.nnz)
     scale = size / PROBE
-    return factor * scale**3 + n_sides * solve * scale**2 + n_products * product
+    return inverse * scale**3 + n_sides * solve * scale**2 + n_products * product
 
 
 def _clock(work: Callable[[], object]) -> float:

@@ -54,4 +54,16 @@ def test_compiled_where_there_is_a_compiler(monkeypatch):
     assert calls == [1]
     wrong = draw(20, 10, 0.5).astype(np.float64)
     with pytest.raises(AssertionError):
-        native.product(wrong, torch.ones(10, 3))
+        native.product(wrong, torch.ones(10, 3), torch.empty(20, 3))
+    with pytest.raises(AssertionError):
+        native.product(draw(20, 10, 0.5), torch.ones(10, 3), torch.empty(19, 3))
+
+
+@pytest.mark.usefixtures("compiled_or_not")
+def test_memory_of_the_last_product_serves_the_next():
+    x = draw(20, 10, 0.5)
+    product = Product(x)
+    first = product(torch.ones(10, 3))
+    assert product(torch.full((10, 3), 2.0)).data_ptr() == first.data_ptr()
+    assert np.allclose(first.numpy(), x.toarray().sum(axis=1, keepdims=True) * 2, atol=1e-5)
+    assert product(torch.ones(10, 4)).shape == (20, 4)

@@ -37,7 +37,7 @@ class _Sweep(ctypes.Structure):
 
 
 class _Product(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("n_rows", "n_inner", "width")] + [
+    _fields_ = [(name, ctypes.c_int64) for name in ("n_rows", "width")] + [
         (name, ctypes.c_void_p) for name in ("start", "column", "value", "dense", "out")
     ]
 
@@ -82,22 +82,19 @@ def sweep(sizes: tuple[int, int, int, int], *tensors: Tensor | None) -> None:
         raise MemoryError(f"no memory for {threads} sums of the gradients of {n_rows} x {width} hidden states")
 
 
-def product(x: sparse.csr_array, dense: Tensor) -> Tensor:
-    """x @ dense, both float32, `dense` contiguous, with PyTorch's number of threads at most."""
+def product(x: sparse.csr_array, dense: Tensor, out: Tensor) -> None:
+    """x @ dense, all float32, tensors contiguous, with PyTorch's number of threads at most."""
     compiled = library()
     assert compiled is not None
     assert x.dtype == np.float32
-    assert (dense.dtype, dense.device.type) == (torch.float32, "cpu")
-    assert dense.is_contiguous()
-    assert len(dense) == x.shape[1]
-    (n_rows, n_inner), width = x.shape, dense.shape[1]
+    for tensor, n_rows in (dense, x.shape[1]), (out, x.shape[0]):
+        assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
+        assert tensor.is_contiguous()
+        assert tensor.shape == (n_rows, dense.shape[1])
     start, column = x.indptr.astype(np.int64, copy=False), x.indices.astype(np.int32, copy=False)
-    out = dense.new_empty(n_rows, width)
     arrays = (start.ctypes.data, column.ctypes.data, x.data.ctypes.data, dense.data_ptr(), out.data_ptr())
-    call = _Product(n_rows, n_inner, width, *arrays)
-    if compiled.aplc_product(ctypes.byref(call), _threads(x.nnz * width)):
-        raise MemoryError(f"no memory for a panel of {n_inner:,} rows")
-    return out
+    call = _Product(*out.shape, *arrays)
+    compiled.aplc_product(ctypes.byref(call), _threads(x.nnz * dense.shape[1]))
 
 
 def _threads(multiplications: int) -> int:
