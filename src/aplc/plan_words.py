@@ -2,9 +2,9 @@
 
     aplc plan corpus --preset cpu
 
-The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a product
-with it and sparse products: one of each where there are no more documents than that, else those of a few steps of
-conjugate gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
+The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a
+product with it and sparse products: one of each where there are no more documents than that, else those of a few steps
+of conjugate gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
@@ -30,7 +30,7 @@ from aplc.train.probe import memory_free, resident_bytes
 from aplc.train.ridge import INVERSE_BYTES, SIGNS, Product, block_size
 
 PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 256, (4_096, 1 << 16)
-"""Of the inverse, of all, and of the sparse matrix, which has 16 entries a word, as those of docs/peers.md's corpora."""
+"""Of the inverse, of all, and of the sparse matrix, which has 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS = 1_000
