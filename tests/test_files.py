@@ -31,3 +31,13 @@ def test_failure_leaves_nothing(tmp_path):
         with pytest.raises(RuntimeError), write(tmp_path / "x"):
             raise RuntimeError
     assert not list(tmp_path.iterdir())
+
+
+def test_new_folder_may_hold_folders(tmp_path):
+    """As a virtual environment of `bench/peers.py` does."""
+    with new_folder(tmp_path / "x") as aside:
+        (aside / "file").write_text("one")
+        (aside / "folder").mkdir()
+        (aside / "folder" / "file").write_text("two")
+    assert (tmp_path / "x" / "file").read_text() == "one"
+    assert (tmp_path / "x" / "folder" / "file").read_text() == "two"

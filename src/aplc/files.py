@@ -62,12 +62,15 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder beside `folder`, to fill; renamed to it when the block ends without an exception."""
+    """An empty folder beside `folder`, to fill; renamed to it when the block ends without an exception.
+
+    Its own files are on the disk by then; those of folders in it, such as an environment's thousands, are the system's.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
         yield aside
-        for file in aside.iterdir():
+        for file in filter(Path.is_file, aside.iterdir()):
             with file.open("rb") as written:
                 os.fsync(written.fileno())
         aside.chmod(0o777 & ~_umask())  # mkdtemp makes it private
