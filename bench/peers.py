@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from aplc.config import Config, preset_names
+from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import AplcError
@@ -69,13 +70,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         choices=[*LIBRARIES, OURS],
         help="run only this (finished ones stay in the table); can be repeated",
     )
-    default = "cpu" if "cpu" in preset_names() else "tiny"
-    parser.add_argument("--preset", action="append", help=f"of ours; can be repeated (default: {default})")
+    parser.add_argument("--preset", action="append", help="of ours; can be repeated (default: cpu)")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="change a setting of the preset")
     parser.add_argument("--limit", type=float, default=7200, help="seconds a peer may take (default: 7200)")
     parser.add_argument("--propensity", default="default", help=f"for PSP: {', '.join(PROPENSITIES)} or A,B")
     options = parser.parse_args(given)
-    options.preset = options.preset or [default]
+    options.preset = options.preset or ["cpu"]
     return options
 
 
@@ -165,7 +165,7 @@ def main(given: list[str] | None = None) -> None:
             try:
                 result = measure(candidate, folder, options.limit)
                 took = f"trained in {result['train_seconds']:.1f} s"
-            except PeerError as error:
+            except (PeerError, OSError) as error:  # OSError: an environment that is damaged, or has no room
                 failed[candidate.name] = str(error)
                 screen.say(f"{candidate.name}: {error}")
         if result:
@@ -176,4 +176,6 @@ def main(given: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the running peer ends too
+        signal.signal(ending, lambda number, _: sys.exit(128 + number))
     main()

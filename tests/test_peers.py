@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import signal
+import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -143,6 +145,50 @@ def test_peer_that_fails_is_reported_and_tried_again(corpus, tmp_path, monkeypat
     assert not list((tmp_path / "cache").rglob("bin/python"))
     monkeypatch.setattr(peers, "python_of", lambda _: "/bin/false")
     assert "failed with 1" in bench(corpus, tmp_path / "out", *chosen)["failed"]["omikuji-parabel"]
+
+
+def test_environment_that_is_gone_is_reported(corpus, tmp_path, monkeypatch):
+    gone = tmp_path / "gone" / "bin" / "python"
+    monkeypatch.setattr(peers, "python_of", lambda library: gone if library else sys.executable)
+    figures = bench(corpus, tmp_path / "out", *only(["omikuji-parabel", "baseline-prior"]))
+    assert [result["name"] for result in figures["results"]] == ["baseline-prior"]
+    assert "gone/bin/python" in figures["failed"]["omikuji-parabel"]
+
+
+def test_environment_is_made_and_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("APLC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(environments, "VERSIONS", tmp_path)
+    (tmp_path / "nothing.txt").touch()
+    python = environments.python_of("nothing")
+    prefix = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=True)
+    assert Path(prefix.stdout.strip()) == python.parent.parent
+    assert environments.python_of("nothing") == python
+
+
+def test_terminated_bench_ends_its_peer(corpus, tmp_path):
+    """A peer that went on would spoil the times of the next call."""
+    script = Path(peers.__file__)
+    settings = ["--preset", "tiny", "--set", "train.epochs=10000", *(x for s in SMALL for x in ("--set", s))]
+    call = [sys.executable, script, corpus, "--out", tmp_path, "--only", "ours", *settings]
+    log = tmp_path / "aplc-tiny" / "log.txt"
+    process = subprocess.Popen(list(map(str, call)), stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: log.exists() and "epoch 1/" in log.read_text())
+    finally:
+        process.terminate()
+    assert process.wait(30) == 128 + signal.SIGTERM
+    size = log.stat().st_size
+    time.sleep(1)
+    assert log.stat().st_size == size
+
+
+def wait_until(happened):
+    for _ in range(600):
+        if happened():
+            return
+        time.sleep(0.1)
+    pytest.fail("did not happen in a minute")
 
 
 def test_time_limit_ends_a_peer_and_what_it_started(tmp_path):

@@ -88,7 +88,7 @@ def napkinxc(data: Features, model: Path, kind: str) -> Steps:
     """Probabilistic label tree (PLT), or one logistic regression a label (BR). They save while they train."""
     from napkinxc import models
 
-    trained = getattr(models, kind)(str(model), seed=0) if kind == "PLT" else models.BR(str(model))
+    trained = models.PLT(str(model), seed=0) if kind == "PLT" else models.BR(str(model))
     trained.fit(data.x, [data.y.indices[a:b].tolist() for a, b in spans(data.y)])
     yield None
     trained.load()
