@@ -4,8 +4,9 @@
 #
 # FILES is the folder with the downloaded files; whose they are is seen by their names. OUT gets corpus/, model/ and
 # evaluation.json. A run that was stopped goes on where it was when the same command is given again. More options go to
-# aplc train: --set model.encoder=FOLDER for a machine without the hub. From the environment: APLC is the command to
-# call, e.g. APLC="torchrun --nproc-per-node 4 -m aplc" for four GPUs; PYTHON is a Python from 3.11 on.
+# aplc train: --set model.encoder=FOLDER for a machine without the hub. Takes .venv where there is one (`make .venv/.core`
+# makes it). From the environment: PYTHON is a Python that has aplc; APLC is the command that trains and evaluates, e.g.
+# APLC="torchrun --nproc-per-node 4 -m aplc" for four GPUs.
 set -euo pipefail
 
 if [ $# -lt 2 ]; then
@@ -15,12 +16,16 @@ fi
 files=$1 out=$2
 shift 2
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-venv=$here/../.venv/bin
-[ -x "$venv/aplc" ] || venv=
-read -r -a aplc <<< "${APLC:-${venv:+$venv/}aplc}"
-python=${PYTHON:-${venv:+$venv/}python3}
+if [ -x "$here/../.venv/bin/aplc" ]; then
+    PATH=$here/../.venv/bin:$PATH
+fi
+python=${PYTHON:-python3}
+aplc=("$python" -m aplc)
+if [ -n "${APLC:-}" ]; then
+    read -r -a aplc <<< "$APLC"
+fi
 
-if [ ! -f "$out/corpus/train.jsonl" ]; then
+if [ ! -f "$out/corpus/train.jsonl" ] || [ ! -f "$out/corpus/test.jsonl" ]; then
     if [ -f "$files/train.csv" ]; then
         format=aplc-xlnet
     elif [ -f "$files/X.trn.txt" ]; then
@@ -30,7 +35,11 @@ if [ ! -f "$out/corpus/train.jsonl" ]; then
     else
         format=xml-repository
     fi
-    "${aplc[@]}" convert "$files" --from "$format" --out "$out/corpus"
+    "$python" -m aplc convert "$files" --from "$format" --out "$out/corpus"
+    if [ ! -f "$out/corpus/test.jsonl" ]; then
+        echo "$files: no files of a test part; is the whole archive unpacked? See the first lines of $0" >&2
+        exit 2
+    fi
 fi
 
 # The paper trains on all training documents for a fixed number of epochs: nothing is held out.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -78,7 +79,13 @@ def run(script, *arguments, command=f"{sys.executable} -m aplc"):
 
 @pytest.mark.parametrize(
     ("script", "write"),
-    [("eurlex-4k", authors), ("wiki10-31k", pecos), ("amazon-670k", attentionxml)],
+    [
+        ("eurlex-4k", authors),
+        ("amazoncat-13k", repository),
+        ("wiki10-31k", pecos),
+        ("wiki-500k", authors),
+        ("amazon-670k", attentionxml),
+    ],
 )
 def test_from_downloaded_files_to_a_table(tmp_path, script, write):
     (tmp_path / "files").mkdir()
@@ -101,19 +108,16 @@ def test_from_downloaded_files_to_a_table(tmp_path, script, write):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize(
-    ("write", "format_"),
-    [(authors, "aplc-xlnet"), (pecos, "pecos"), (attentionxml, "attentionxml"), (repository, "xml-repository")],
-)
-def test_commands(tmp_path, script, write, format_):
-    """What a script would call, for every kind of files."""
+@pytest.mark.parametrize("write", [authors, pecos, attentionxml, repository])
+def test_commands(tmp_path, script, write):
+    """Every kind of files is told by its names and converted; what a script then calls."""
     (tmp_path / "files").mkdir()
     write(tmp_path / "files")
     out = tmp_path / "out"
     done = run(script, tmp_path / "files", out, "--set", "a.b=c", command="echo")
     kind = {"wiki-500k": "wikipedia", "amazon-670k": "amazon"}.get(script, "default")
     convert, train, evaluate, *_ = done.stdout.splitlines()
-    assert convert == f"convert {tmp_path / 'files'} --from {format_} --out {out}/corpus"
+    assert convert.endswith(f": 200 training and 20 test documents with {len(NAMES)} labels in {out}/corpus")
     assert train == (
         f"train {out}/corpus --preset {script} --out {out}/model --resume --set data.validation=0 --set a.b=c"
     )
@@ -129,6 +133,41 @@ def test_every_paper_preset_has_a_script_and_a_row():
         assert re.findall(r"^(?:PRESET|PROPENSITY)=(\S+)", text, flags=re.MULTILINE)[0] == name
         assert os.access(RUNS / f"{name}.sh", os.X_OK)
         assert all(len(row) == 3 for row in paper[name]["precision"].values())
+
+
+def test_own_environment_in_a_folder_with_a_blank(tmp_path):
+    """Without a word about Python a script takes .venv beside it, wherever that is; torchrun is found there too."""
+    clone, files = tmp_path / "a clone", tmp_path / "some files"
+    shutil.copytree(RUNS, clone / "runs")
+    (clone / ".venv" / "bin").mkdir(parents=True)
+    for name in ("python3", "aplc", "torchrun"):
+        command = clone / ".venv" / "bin" / name
+        command.write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        command.chmod(0o755)
+    (files / "out" / "corpus").mkdir(parents=True)
+    for part in ("train", "test"):
+        (files / "out" / "corpus" / f"{part}.jsonl").touch()
+    call = ["bash", clone / "runs" / "eurlex-4k.sh", files, files / "out"]
+    environment = {name: value for name, value in os.environ.items() if name not in ("APLC", "PYTHON")}
+    for more, expected in ({}, "python3 -m aplc"), ({"APLC": "torchrun -m aplc"}, "torchrun -m aplc"):
+        done = subprocess.run(call, capture_output=True, text=True, check=True, env=environment | more)
+        train, evaluate, *_ = done.stdout.splitlines()
+        assert train.startswith(f"{expected} train {files}/out/corpus --preset eurlex-4k ")
+        assert evaluate.startswith(f"{expected} evaluate {files}/out/model ")
+
+
+def test_missing_test_part_is_said_before_training(tmp_path):
+    files, out = tmp_path / "files", tmp_path / "out"
+    files.mkdir()
+    authors(files)
+    test_part = (files / "dev.csv").read_text()
+    (files / "dev.csv").unlink()
+    done = run("eurlex-4k", files, out)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"{files}: no files of a test part")
+    assert not (out / "model").exists()
+    (files / "dev.csv").write_text(test_part)
+    assert f"{files}: 200 training and 20 test documents" in run("eurlex-4k", files, out, command="echo").stdout
 
 
 def test_missing_arguments_and_files_are_said(tmp_path):

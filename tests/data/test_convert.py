@@ -54,7 +54,7 @@ def aplc_xlnet(folder):
             f"{i},{quoted(text)},{quoted(','.join(NAMES[j] for j in row))}"
             for i, (text, row) in enumerate(zip(TEXTS[part], LABELS[part], strict=True))
         ]
-        lines(folder / name, ["id,text,labels", *rows])
+        lines(folder / name, ["id,text,labels", *rows, ""])  # a blank line, as some programs end with
     lines(folder / "labels.txt", NAMES)
 
 
@@ -136,6 +136,20 @@ def test_labels_of_one_name_stay_apart(source, tmp_path):
     convert(source, "pecos", tmp_path / "out")
     first, second, *_ = Corpus.open(tmp_path / "out").documents("train")
     assert (first.labels, second.labels) == (["twin #0", "twin #2"], ["#1"])
+
+
+def test_labels_whose_numbered_names_are_taken_stay_apart(source, tmp_path):
+    pecos(source)
+    lines(source / "output-items.txt", ["twin", "twin #0", "twin"])
+    assert convert(source, "pecos", tmp_path / "out")[1] == 3
+
+
+def test_part_of_another_corpus_is_not_mixed_in(source, tmp_path):
+    aplc_xlnet(source)
+    convert(source, "aplc-xlnet", tmp_path / "out")
+    (source / "dev.csv").unlink()
+    with pytest.raises(CorpusError, match=r"test.jsonl: is of another corpus"):
+        convert(source, "aplc-xlnet", tmp_path / "out")
 
 
 def spoil(path, old, new):

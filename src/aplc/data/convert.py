@@ -31,7 +31,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from aplc.data.formats import Document, open_bytes
+from aplc.data.corpus import PARTS
+from aplc.data.formats import SUFFIXES, Document, open_bytes
 from aplc.errors import CorpusError
 from aplc.files import atomic_write
 
@@ -49,6 +50,9 @@ def convert(
     if out.resolve() == source.resolve():
         raise CorpusError(f"{out}: is the source itself; give --out another folder")
     parts = _READERS[format_](source)
+    mixed = {f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES} - {f"{part}.jsonl" for part in parts}
+    if strange := sorted(name for name in mixed if (out / name).exists()):
+        raise CorpusError(f"{out / strange[0]}: is of another corpus; give --out another folder")
     counts, labels = dict.fromkeys(parts, 0), set[str]()
     with ExitStack() as stack:  # no part appears unless all are whole
         files = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
@@ -121,7 +125,7 @@ def _aplc_xlnet(source: Path) -> Parts:
                 header = next(reader, [])
                 if len(header) < 3:
                     raise _fault(path, 1, f"the header is {header}, expected at least id, text, labels")
-                for cells in reader:
+                for cells in filter(None, reader):  # not blank lines
                     if len(cells) != len(header):
                         raise _fault(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
                     labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
@@ -265,10 +269,11 @@ def _side_by_side(a: Path, left: Iterator[str], b: Path, right: Iterator[T]) -> 
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Names cleaned of odd blanks; shared and empty ones get their number."""
+    """Names cleaned of odd blanks; shared and empty ones get their number, and so do those that then are shared."""
     clean = [" ".join(name.split()) for name in names]
-    count = Counter(clean)
-    return [name if name and count[name] == 1 else f"{name} #{i}".strip() for i, name in enumerate(clean)]
+    while "" in (count := Counter(clean)) or len(count) < len(clean):
+        clean = [name if name and count[name] == 1 else f"{name} #{i}".strip() for i, name in enumerate(clean)]
+    return clean
 
 
 def _unique(labels: Iterable[str]) -> list[str]:
