@@ -1,5 +1,6 @@
 """Guards tokens: the template around a text, a cache that is never stale or half-built, and batches."""
 
+import json
 from collections import Counter
 
 import numpy as np
@@ -44,6 +45,17 @@ def test_same_texts_give_the_same_pieces_in_the_same_order():
     first, *others = (Tokenizer.train(texts, 100) for _ in range(4))
     assert first.vocab_size > len(texts)
     assert [other.fast.to_str() for other in others] == [first.fast.to_str()] * 3
+
+
+def test_special_tokens_in_texts_keep_their_ids(tmp_path):
+    """A corpus about markup may have "<sep>" often enough for a piece."""
+    trained = Tokenizer.train([f"{text} <sep> <s>" for text in TEXTS * 50], 200)
+    trained.save(tmp_path)
+    for tokenizer in (trained, Tokenizer.load(tmp_path)):
+        assert [tokenizer.fast.token_to_id(name) for name in SPECIALS] == list(range(len(SPECIALS)))
+        assert tokenizer.template.suffix == (SPECIALS.index("<sep>"), SPECIALS.index("<cls>"))
+        assert tokenizer.fingerprint == trained.fingerprint
+    assert len({piece for piece, _ in json.loads(trained.fast.to_str())["model"]["vocab"]}) == trained.vocab_size
 
 
 def test_saved_tokenizer_is_the_same(tokenizer, tmp_path):

@@ -20,6 +20,8 @@ FILE = "tokenizer.json"
 SPECIALS = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
 """XLNet's special tokens in XLNet's order."""
 PAD_NAMES = ("<pad>", "[PAD]")
+VERSION = 2
+"""Of how a corpus' tokenizer is made; one of another version is not taken from the cache."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,7 @@ class Tokenizer:
     @classmethod
     def train(cls, texts: Iterable[str], vocab_size: int, *, progress: bool = False) -> "Tokenizer":
         """A SentencePiece-style Unigram model with XLNet's special tokens. Little text gives fewer pieces."""
-        fast = FastTokenizer(models.Unigram())
-        fast.normalizer = normalizers.Sequence(
-            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-        )
-        fast.pre_tokenizer = pre_tokenizers.Metaspace()
-        fast.decoder = decoders.Metaspace()
+        fast = _around(models.Unigram())
         trainer = trainers.UnigramTrainer(
             vocab_size=vocab_size, special_tokens=SPECIALS, unk_token="<unk>", show_progress=progress
         )
@@ -60,10 +57,12 @@ class Tokenizer:
             fast.train_from_iterator(texts, trainer)
         except Exception as error:  # tokenizers raises bare Exception
             raise CorpusError(f"can't train a tokenizer on these texts: {error}") from None
-        if fast.get_vocab_size() == len(SPECIALS):
-            raise CorpusError("can't train a tokenizer: all texts are empty")
         vocab = [(piece, score) for piece, score in json.loads(fast.to_str())["model"]["vocab"]]
-        fast.model = models.Unigram([*vocab[: len(SPECIALS)], *_in_order(vocab[len(SPECIALS) :])], unk_id=0)
+        pieces = [pair for pair in vocab if pair[0] not in SPECIALS]  # texts may have "<sep>" in them, and learn it
+        if not pieces:
+            raise CorpusError("can't train a tokenizer: all texts are empty")
+        fast = _around(models.Unigram([*vocab[: len(SPECIALS)], *_in_order(pieces)], unk_id=0))
+        fast.add_special_tokens(SPECIALS)
         xlnet_template(fast)
         return cls(fast)
 
@@ -105,6 +104,16 @@ class Tokenizer:
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Ids of each text, whole and without special tokens."""
         return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def _around(model: models.Unigram) -> FastTokenizer:
+    fast = FastTokenizer(model)
+    fast.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+    )
+    fast.pre_tokenizer = pre_tokenizers.Metaspace()
+    fast.decoder = decoders.Metaspace()
+    return fast
 
 
 def _in_order(pieces: list[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -17,6 +17,7 @@ from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.tokenizer import VERSION as TOKENIZER
 from aplc.data.tokenizer import Tokenizer
 from aplc.data.tokens import VERSION, TokenCache
 from aplc.errors import CorpusError
@@ -142,7 +143,7 @@ def choose_tokenizer(source: Source, config: Config | PretrainConfig, n_characte
         with screen.bar("training the tokenizer"):
             Tokenizer.train(_sample(source.train(), share), vocab_size).save(aside)
 
-    folder = source.cache / "tokenizers" / digest(source.key, vocab_size, CHARACTERS_PER_PIECE)
+    folder = source.cache / "tokenizers" / digest(source.key, vocab_size, CHARACTERS_PER_PIECE, TOKENIZER)
     tokenizer = Tokenizer.load(cached(folder, build))
     screen.say(f"tokenizer: Unigram, {tokenizer.vocab_size:,} pieces, trained on the corpus")
     return tokenizer
