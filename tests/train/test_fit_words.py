@@ -15,6 +15,7 @@ from aplc.data.corpus import Corpus
 from aplc.errors import AplcError, ModelError, RunError
 from aplc.evaluate.run import evaluate
 from aplc.folder import ModelFolder
+from aplc.nn.words import rising
 from aplc.plan_words import plan_words
 from aplc.relabel import retire_labels
 from aplc.ship.explain import explain
@@ -54,7 +55,7 @@ def draw(n, v, n_labels=10):
 @pytest.mark.parametrize("limit", [1, 5, 19, 1_000])
 @pytest.mark.parametrize("block", [3, 1_024])
 def test_weights_are_the_closed_form(monkeypatch, n, v, limit, block):
-    """With one factor, or by conjugate gradients with few words and with many to precondition."""
+    """With the inverse, or by conjugate gradients with few words and with many to precondition."""
     monkeypatch.setattr(ridge, "BLOCK", block)
     monkeypatch.setattr(ridge, "SIGNS", 5)
     monkeypatch.setattr(ridge, "TOLERANCE", 1e-6)
@@ -172,6 +173,22 @@ def test_curves_are_learned(monkeypatch):
     expected = 1 / (1 + np.exp(-logits))
     learned = 1 / (1 + np.exp(-(found[:, 0] + found[:, 1] * scores + found[:, 2] * scores**2)))
     assert np.abs(learned - expected).max() < 0.04
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_labels_that_scores_say_nothing_of_are_as_probable_as_they_are_frequent(monkeypatch, own):
+    """Their curves hardly rise, and `rising` makes them; that must not move them."""
+    monkeypatch.setattr(curves_module, "OWN_CURVE", 100 if own else 10_000)
+    rng = np.random.default_rng(0)
+    scores = rng.normal(0.05, 0.02, (4_000, 30)).astype(np.float32)
+    hits = rng.random(scores.shape) < 0.06
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    curve = torch.from_numpy(curves.finish(np.full(30, 300)))
+    assert len(curves.own) == (30 if own else 0)
+    share = rising(torch.from_numpy(scores), curve.T).sigmoid().mean(0)
+    assert share.min() > 0.045
+    assert share.max() < 0.08
 
 
 def test_curves_count_documents_without_the_one_that_is_left_out(monkeypatch):
