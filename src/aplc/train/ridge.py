@@ -122,7 +122,11 @@ class Conjugate:
         count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
         order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
         order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
-        x_NR = x_NV[:, order_V[size:]]
+        first_V = np.zeros(x_NV.shape[1], dtype=np.int64)
+        first_V[x_NV.indices[::-1]] = np.repeat(np.arange(x_NV.shape[0]), np.diff(x_NV.indptr))[::-1]
+        others_R = order_V[size:]  # neighbours share documents, so that a product asks for less memory
+        x_NR = x_NV[:, others_R[np.lexsort((first_V[others_R], count_V[others_R] <= 16))]]
+        x_NR.sort_indices()
         self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
         self.root_N1 = (self.others_N1 + ridge).sqrt()
         s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
