@@ -2,6 +2,8 @@
 what it suggests is accepted and helps."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -232,3 +234,13 @@ def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, c
     assert figures["memory_bytes"]["available"] == 4e9
     assert figures["epoch_seconds"]["total"] > 0
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+
+
+def test_command_plans_a_model_of_words(corpus, tmp_path):
+    call = [sys.executable, "-m", "aplc", "plan", corpus, "--preset", "cpu", "--json", tmp_path / "plan.json"]
+    done = subprocess.run(list(map(str, call)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equations  at most 200, the smaller of documents and words.limit" in done.stdout
+    figures = json.loads((tmp_path / "plan.json").read_text())
+    assert figures["labels"] == 6
+    assert figures["memory_bytes"]["fits"]

@@ -29,7 +29,7 @@ from aplc.train.prepare import Source
 from aplc.train.probe import memory_free, resident_bytes
 from aplc.train.ridge import INVERSE_BYTES, SIGNS, Product, block_size
 
-PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 256, (4_096, 1 << 16)
+PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
 """Of the inverse, of all, and of the sparse matrix, which has 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
@@ -87,11 +87,12 @@ def plan_words(
     n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
     entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
-    block, n_sides = block_size((seen.n_documents, n_words)), n_labels + SIGNS
+    direct = seen.n_documents <= size
+    block, n_sides = block_size((seen.n_documents, n_words)), n_labels + (0 if direct else SIGNS)
     peak = resident_bytes() + INVERSE_BYTES * size**2 + 48 * round(entries)  # the matrix and its inverse; documents
     peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
     peak += 24 * WEIGHTS * n_labels  # while they are put together
-    steps, products = (1, 1) if seen.n_documents <= size else (STEPS, 2 * STEPS + 1)
+    steps, products = (1, 1) if direct else (STEPS, 2 * STEPS + 1)
     return WordPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
@@ -113,8 +114,10 @@ def _seconds(size: int, n_sides: int, n_products: float) -> float:
     """Of an inverse of `size` rows, its product with each right side, and sparse products, from small ones."""
     matrix = torch.eye(PROBE) * 2
     right = torch.ones(PROBE, PROBE_LABELS)
-    x = sparse.random_array(PROBE_SHAPE, density=16 / PROBE_SHAPE[0], format="csr", dtype=np.float32, rng=0)
-    by_document, by_word = Product(x), Product(x.T.tocsr())
+    document = np.random.default_rng(0).integers(0, PROBE_SHAPE[0], 16 * PROBE_SHAPE[1], dtype=np.int32)
+    ends = np.arange(0, len(document) + 1, 16)
+    x = sparse.csr_array((np.ones(len(document), np.float32), document, ends), shape=PROBE_SHAPE[::-1])
+    by_document, by_word = Product(x.T.tocsr()), Product(x)
     documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)
     inverse = _clock(lambda: torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
     solve = _clock(lambda: matrix @ right) / PROBE_LABELS
