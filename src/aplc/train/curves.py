@@ -40,9 +40,7 @@ class Curves:
     def add(self, start: int, score_MC: Floats, hit_MC: NDArray[np.bool_]) -> None:
         """Take in labels `start`, `start + 1`, ...: their scores, and whether documents have them."""
         for j in np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE):
-            s, hit = score_MC[:, j], hit_MC[:, j]
-            curve_13 = [PLAIN] if hit.all() else [_regress(np.stack([s, s**2], 1), hit)]
-            self.own[start + int(j)] = _level(np.array(curve_13, dtype=np.float32), s)[0]
+            self.own[start + int(j)] = _own_curve(score_MC[:, j], hit_MC[:, j])
         labels_MC = np.broadcast_to(start + np.arange(score_MC.shape[1]), score_MC.shape)
         scores = np.concatenate([self.score_MK, score_MC], 1)
         best_MK = np.argpartition(-scores, CANDIDATES - 1, axis=1)[:, :CANDIDATES]
@@ -61,23 +59,25 @@ class Curves:
             a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
             log_n = np.log(np.maximum(n_L, 1))
             a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
-            curve_L3 = _level(np.stack([a_L, b_L, c0 + c1 * log_n], 1), s)
+            curve_L3[:] = np.stack([a_L, b_L, c0 + c1 * log_n], 1)
         for label, curve in self.own.items():
             curve_L3[label] = curve
         return curve_L3
 
 
-def _level(curve_L3: Floats, s: Floats) -> Floats:
-    """The curves, but those that rise by less than 1 at all scores `s` as lines of that slope through their middle.
+def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:
+    """a, b and c of one label.
 
-    Words say nothing of such labels. `rising` (nn/words.py) has no slope below 1, and would take the line through some
-    point beyond all scores.
+    Where it rises by less than 1 at all scores, words say nothing of the label, and it becomes a line of slope 1 through
+    its middle: `rising` (nn/words.py) has no lower slope, and would take the line through some point beyond all scores.
     """
-    a_L, b_L, c_L = curve_L3.T
-    steepest_L = b_L + 2 * c_L * np.where(c_L > 0, s.max(), s.min())
-    middle = s.mean()
-    line_L3 = np.stack([a_L + (b_L - 1 + c_L * middle) * middle, np.ones_like(a_L), np.zeros_like(a_L)], 1)
-    return np.where((steepest_L < 1)[:, None], line_L3, curve_L3)
+    if hit.all():
+        return np.array(PLAIN, dtype=np.float32)
+    a, b, c = curve = _regress(np.stack([s, s**2], 1), hit)
+    if b + 2 * c * (s.max() if c > 0 else s.min()) < 1:
+        middle = s.mean()
+        return np.array([a + (b - 1 + c * middle) * middle, 1, 0], dtype=np.float32)
+    return curve
 
 
 def _regress(x: NDArray, hit: NDArray[np.bool_]) -> Floats:
