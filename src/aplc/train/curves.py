@@ -68,8 +68,9 @@ class Curves:
 def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:
     """a, b and c of one label.
 
-    Where it rises by less than 1 at all scores, words say nothing of the label, and it becomes a line of slope 1 through
-    its middle: `rising` (nn/words.py) has no lower slope, and would take the line through some point beyond all scores.
+    Where it rises by less than 1 at all scores, words say nothing of the label. `rising` (nn/words.py) has no lower
+    slope, and would take the line of slope 1 through a point beyond all scores. So it is given the one through the
+    middle.
     """
     if hit.all():
         return np.array(PLAIN, dtype=np.float32)
