@@ -25,7 +25,7 @@ bench: .venv/.test  ## measure the output layer, the encoder and pretraining aga
 	$(BIN)/python bench/encoder.py
 	$(BIN)/python bench/pretraining.py
 
-bench-peers: .venv/.core  ## other libraries and us on PubMed-MeSH with abstracts: about an hour; can be stopped and rerun
+bench-peers: .venv/.core  ## other libraries and us on PubMed-MeSH with abstracts: about half an hour; can be stopped and rerun
 	@test -f demo/abstracts/train.jsonl || $(BIN)/aplc data pubmed-mesh --abstracts-only --out demo/abstracts
 	$(BIN)/python bench/peers.py demo/abstracts --out demo/peers $(PEERS)
 
