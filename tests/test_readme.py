@@ -1,17 +1,20 @@
 """Guards README: its commands and its Python example run as they stand."""
 
+import csv
 import re
 import shlex
 import shutil
 from pathlib import Path
 
+from aplc.data.corpus import Corpus
 from test_cli import SETTINGS, aplc
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language, page=None):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8") if page else README, flags=re.DOTALL)
 
 
 def test_commands_run(corpus, tmp_path, monkeypatch):
@@ -33,6 +36,19 @@ def test_python_examples_run(tmp_path, monkeypatch):
     assert blocks("python")
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_one_file_is_split_as_docs_say(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [[f"a text, {i}\nof two lines", "x;y"] for i in range(50)]
+    with open("records.csv", "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["text", "labels"], *rows])
+    (snippet,) = blocks("python", DOCS / "corpus.md")
+    exec(compile(snippet, "corpus.md", "exec"), {})
+    corpus = Corpus.open("corpus")
+    texts = {part: [document.text for document in corpus.documents(part)] for part in ("train", "test")}
+    assert (len(texts["train"]), len(texts["test"])) == (45, 5)
+    assert sorted(texts["train"] + texts["test"]) == sorted(text for text, _ in rows)
 
 
 def test_every_command_is_in_the_table():

@@ -205,7 +205,7 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         check("words", "limit", self.limit, self.limit >= 1, "at least 1")
-        check("words", "ridge", self.ridge, self.ridge >= 0.01, "at least 0.01, or rounding spoils the equations")
+        check("words", "ridge", self.ridge, self.ridge > 0, "above 0")
         check("words", "prune", self.prune, self.prune >= 0, "at least 0")
 
 

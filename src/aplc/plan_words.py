@@ -64,7 +64,7 @@ class WordPlan:
         }
 
     def render(self) -> str:
-        verdict = "fits" if self.fits else "does not fit; lower words.limit"
+        verdict = "fits" if self.fits else "does not fit; raise data.min_count, or lower words.limit"
         return "\n".join(
             [
                 f"{self.n_labels:,} labels in {self.n_documents:,} training documents",
@@ -115,7 +115,7 @@ def _seconds(size: int, n_sides: int, n_products: float) -> float:
     matrix = torch.eye(PROBE) * 2
     right = torch.ones(PROBE, PROBE_LABELS)
     document = np.random.default_rng(0).integers(0, PROBE_SHAPE[0], 16 * PROBE_SHAPE[1], dtype=np.int32)
-    ends = np.arange(0, len(document) + 1, 16)
+    ends = np.arange(0, len(document) + 1, 16, dtype=np.int32)
     x = sparse.csr_array((np.ones(len(document), np.float32), document, ends), shape=PROBE_SHAPE[::-1])
     by_document, by_word = Product(x.T.tocsr()), Product(x)
     documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)

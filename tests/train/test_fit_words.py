@@ -244,6 +244,13 @@ def test_learns_and_is_the_same_after_loading(trained, corpus):
     assert alone == together[0]
 
 
+def test_a_missing_compiler_is_said(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(ridge.native, "library", lambda: None)
+    screen = Recorder()
+    fit(corpus, tmp_path / "m", screen=screen)
+    assert "no C compiler: SciPy multiplies" in screen.text
+
+
 def test_more_documents_than_are_solved_for_at_once(corpus, tmp_path):
     screen = Recorder()
     config = CONFIG.with_settings(["words.limit=20"])

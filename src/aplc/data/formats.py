@@ -131,7 +131,10 @@ def _read_csv(path: Path, stream: BinaryIO, bad_rows: BadRows) -> Iterator[Docum
     reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""))
     header = next(reader, [])
     if header and "text" not in header:
-        raise CorpusError(f"{path}, line 1: the header has no column 'text', only {', '.join(header)}")
+        raise CorpusError(
+            f"{path}, line 1: the header has no column 'text', only {', '.join(header)}; "
+            "name the columns text and labels, with commas between cells"
+        )
     while True:
         cells: list[str] = []
         try:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import sparse
 
+from aplc import native
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Collator
@@ -48,6 +49,8 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
         f"words and pairs of words: {x_NV.shape[1]:,}, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
         f"ridge regression of {n_labels:,} labels {how}"
     )
+    if native.library() is None:
+        screen.say("no C compiler: SciPy multiplies sparse matrices, which takes two to four times as long")
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
     weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(config.words), screen=screen)
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
