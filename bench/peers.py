@@ -165,7 +165,7 @@ def main(given: list[str] | None = None) -> None:
             try:
                 result = measure(candidate, folder, options.limit)
                 took = f"trained in {result['train_seconds']:.1f} s"
-            except (PeerError, OSError) as error:  # OSError: an environment that is damaged, or has no room
+            except (PeerError, OSError) as error:  # OSError: no room, or a cache that can't be written
                 failed[candidate.name] = str(error)
                 screen.say(f"{candidate.name}: {error}")
         if result:
@@ -177,5 +177,6 @@ def main(given: list[str] | None = None) -> None:
 
 if __name__ == "__main__":
     for ending in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: the running peer ends too
-        signal.signal(ending, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(ending) != signal.SIG_IGN:  # nohup
+            signal.signal(ending, lambda number, _: sys.exit(128 + number))
     main()

@@ -107,8 +107,10 @@ def test_from_downloaded_files_to_a_table(tmp_path, script, write):
     assert proportions in json.dumps(config), "the preset's clusters"
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("write", [authors, pecos, attentionxml, repository])
+WRITERS = [authors, pecos, attentionxml, repository, authors]
+
+
+@pytest.mark.parametrize(("script", "write"), zip(SCRIPTS, WRITERS, strict=True))
 def test_commands(tmp_path, script, write):
     """Every kind of files is told by its names and converted; what a script then calls."""
     (tmp_path / "files").mkdir()

@@ -30,7 +30,10 @@ def python_of(library: str | None) -> Path:
         return Path(sys.executable)
     name = f"{library}-{digest(versions(library), sys.version)}"
     # A renamed environment keeps working as long as only its bin/python is called.
-    return cached(cache_root() / "peers" / name, lambda aside: _install(aside, library)) / "bin" / "python"
+    folder = cached(cache_root() / "peers" / name, lambda aside: _install(aside, library))
+    if not (python := folder / "bin" / "python").exists():
+        raise PeerError(f"its environment is damaged; delete {folder}")
+    return python
 
 
 def _install(folder: Path, library: str) -> None:

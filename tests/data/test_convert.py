@@ -148,7 +148,7 @@ def test_part_of_another_corpus_is_not_mixed_in(source, tmp_path):
     aplc_xlnet(source)
     convert(source, "aplc-xlnet", tmp_path / "out")
     (source / "dev.csv").unlink()
-    with pytest.raises(CorpusError, match=r"test.jsonl: is of another corpus"):
+    with pytest.raises(CorpusError, match=r"test.jsonl: is there already"):
         convert(source, "aplc-xlnet", tmp_path / "out")
 
 

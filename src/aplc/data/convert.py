@@ -52,7 +52,7 @@ def convert(
     parts = _READERS[format_](source)
     mixed = {f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES} - {f"{part}.jsonl" for part in parts}
     if strange := sorted(name for name in mixed if (out / name).exists()):
-        raise CorpusError(f"{out / strange[0]}: is of another corpus; give --out another folder")
+        raise CorpusError(f"{out / strange[0]}: is there already and would be mixed in; give --out another folder")
     counts, labels = dict.fromkeys(parts, 0), set[str]()
     with ExitStack() as stack:  # no part appears unless all are whole
         files = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
