@@ -49,7 +49,7 @@ def test_same_texts_give_the_same_pieces_in_the_same_order():
 
 def test_special_tokens_in_texts_keep_their_ids(tmp_path):
     """A corpus about markup may have "<sep>" often enough for a piece."""
-    texts = [f"{chr(0x4E00 + i)}<sep>{chr(0x5E00 + i)} the fox" for i in range(60)]  # nothing else around it is frequent
+    texts = [f"{chr(0x4E00 + i)}<sep>{chr(0x5E00 + i)} the fox" for i in range(60)]  # nothing else is frequent
     trained = Tokenizer.train(texts, 300)
     trained.save(tmp_path)
     for tokenizer in (trained, Tokenizer.load(tmp_path)):

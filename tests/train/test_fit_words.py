@@ -189,9 +189,24 @@ def test_labels_that_scores_say_nothing_of_are_as_probable_as_they_are_frequent(
     assert share.max() < 0.08
 
 
+def test_labels_of_about_as_many_documents_have_one_curve():
+    """In a balanced corpus, what is left without a document would give away whether the document has the label."""
+    rng = np.random.default_rng(0)
+    n = rng.integers(20, 22, 100)
+    hits = rng.permutation(np.repeat(np.eye(100, dtype=bool), n, axis=0))
+    scores = np.where(hits, rng.normal(0.35, 0.15, hits.shape), rng.normal(0.03, 0.06, hits.shape)).astype(np.float32)
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    curve = torch.from_numpy(curves.finish(n))
+    assert bool((curve == curve[0]).all())
+    share = rising(torch.from_numpy(scores), curve.T).sigmoid().sum(1).mean()
+    assert share == pytest.approx(1, abs=0.1)
+
+
 def test_curves_count_documents_without_the_one_that_is_left_out(monkeypatch):
     """A label's only document teaches nothing about labels with one document: the model without it has none."""
     monkeypatch.setattr(curves_module, "LEAST_HITS", 1)
+    monkeypatch.setattr(curves_module, "ALIKE", 0)
     seen = []
     monkeypatch.setattr(curves_module, "_regress", lambda x, hit: seen.append((x, hit)) or np.zeros(8))
     curves = Curves(2)

@@ -21,6 +21,8 @@ CANDIDATES = 50
 """Labels of each of them, the best ones."""
 OWN_CURVE, LEAST_HITS = 200, 50
 """A label has a curve of its own with so many hits among them; the others' is `PLAIN` with fewer hits in all."""
+ALIKE = 2.0
+"""Labels' numbers of documents with a lower standard deviation are taken as equal: a balanced corpus."""
 PLAIN = (-5.0, 10.0, 0.0)
 """The order of scores, and 0.5 where a score is."""
 
@@ -51,6 +53,9 @@ class Curves:
     def finish(self, n_L: NDArray[np.int64]) -> Floats:
         """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
         n_MK = n_L[self.label_MK] - self.hit_MK  # without the document itself
+        others = np.delete(n_L, list(self.own))
+        if len(others) and others.std() < ALIKE:  # else one document less, or not, would say whether it is a hit
+            n_L, n_MK = np.ones_like(n_L), np.ones_like(n_MK)
         found = np.isfinite(self.score_MK) & (n_MK > 0) & ~np.isin(self.label_MK, list(self.own))
         s, log_n, hit = self.score_MK[found], np.log(n_MK[found]), self.hit_MK[found]
         curve_L3 = np.tile(np.array(PLAIN, dtype=np.float32), (len(n_L), 1))
