@@ -6,6 +6,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
+install: .venv/.core  ## install aplc into .venv
+
 demo: .venv/.core  ## train on 24,000 PubMed citations, score, and tag a few (about 5 minutes)
 	@rm -rf demo/model
 	$(BIN)/aplc data pubmed-mesh --out demo/corpus
@@ -49,5 +51,5 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help demo test check bench bench-peers clean
+.PHONY: help install demo test check bench bench-peers clean
 .DEFAULT_GOAL := help

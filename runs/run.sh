@@ -5,7 +5,7 @@
 # FILES is the folder with the downloaded files; whose they are is seen by their names. OUT gets corpus/, model/ and
 # evaluation.json. A run that was stopped goes on where it was when the same command is given again. More options go to
 # aplc train: --set model.encoder=FOLDER for a machine without the hub. From the environment: PYTHON is a Python that has
-# aplc, .venv's if not given (`make .venv/.core` makes it); APLC is the command that trains and evaluates, e.g.
+# aplc, .venv's if not given (`make install` makes it); APLC is the command that trains and evaluates, e.g.
 # APLC="torchrun --nproc-per-node 4 -m aplc" for four GPUs.
 set -euo pipefail
 
