@@ -48,6 +48,8 @@ TOLERANCE, MOST_STEPS = 0.1, 100
 """Conjugate gradients end where what is left of each label is this share of it; left-out scores need it so small."""
 DENSE = 0.3
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
+FEW = 16
+"""Words of at most so many documents stand behind the others."""
 SIGNS = 512
 """Random signs for the diagonal."""
 
@@ -125,7 +127,7 @@ class Conjugate:
         first_V = np.zeros(x_NV.shape[1], dtype=np.int64)
         first_V[x_NV.indices[::-1]] = np.repeat(np.arange(x_NV.shape[0]), np.diff(x_NV.indptr))[::-1]
         others_R = order_V[size:]  # neighbours share documents, so that a product asks for less memory
-        x_NR = x_NV[:, others_R[np.lexsort((first_V[others_R], count_V[others_R] <= 16))]]
+        x_NR = x_NV[:, others_R[np.lexsort((first_V[others_R], count_V[others_R] <= FEW))]]
         x_NR.sort_indices()
         self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
         self.root_N1 = (self.others_N1 + ridge).sqrt()
