@@ -2,9 +2,9 @@
 
 Pieces are put together to words again, without case and the punctuation at their ends, and each word is hashed letter
 by letter, so that it is the same however a tokenizer has cut it (but at a sign inside it: "follow-up" is one word where
-it is one piece, else two). The hash modulo a number of rows is the row that
-stands for the word, or behind the words' rows for the pair. So neither has to be stored. The price: two may share a
-row, words rarely, of the pairs of a large corpus one in a few, mostly with one of a single document.
+it is one piece, else two). The hash modulo a number of rows is the row that stands for the word, or behind the words'
+rows for the pair. So neither has to be stored. The price: two may share a row, words rarely, of the pairs of a large
+corpus one in a few, mostly with one of a single document.
 """
 
 import re
