@@ -6,8 +6,9 @@
 
 Same split, TF-IDF built once from the same text, settings at each library's documented defaults. A peer runs in a
 virtual environment of its own, made from PyPI with the exact versions in `bench/peer/versions/`. What is finished in
-DIR is not run again; what could not be installed, failed or took longer than `--limit` is reported below the table and
-tried again by the next call. All are scored by `aplc.evaluate`. DIR gets peers.md, peers.json and peers.svg.
+DIR is not run again unless its code or settings changed; what could not be installed, failed or took longer than
+`--limit` is reported below the table and tried again by the next call. All are scored by `aplc.evaluate`. DIR gets
+peers.md, peers.json and peers.svg.
 
 Times are wall-clock, and beside them processor time, which hardly depends on what else the machine does; the load
 average before each peer is kept in peers.json.
@@ -25,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import aplc
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
-from aplc.errors import AplcError
+from aplc.errors import AplcError, CorpusError
 from aplc.evaluate import PROPENSITIES
 from aplc.evaluate.run import parse_propensity
 from aplc.files import digest, write_json
@@ -91,6 +93,10 @@ class Candidate:
     ours: bool = False
 
 
+def code(*files: Path) -> str:
+    return digest(*(file.read_text("utf-8") for file in files))
+
+
 def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidate]:
     everyone = []
     wanted = options.only or {*LIBRARIES, OURS} - NETWORKS
@@ -99,7 +105,10 @@ def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidat
         def command(folder: Path, name: str = name, library: str | None = library) -> list[str]:
             return [str(python_of(library)), str(HERE / "methods.py"), name, str(prepared.folder), str(folder)]
 
-        everyone.append(Candidate(name, digest(prepared.key, versions(library)), command, name in wanted))
+        files = [HERE / "methods.py", HERE / "answers.py", *([HERE / "networks.py"] if name in NETWORKS else [])]
+        key = digest(prepared.key, versions(library), code(*files))
+        everyone.append(Candidate(name, key, command, name in wanted))
+    own_files = sorted(file for file in Path(aplc.__file__).parent.rglob("*") if file.suffix in (".py", ".c"))
     for preset in options.preset:
         config = Config.from_preset(preset).with_settings(options.settings)  # a typo should not cost an hour
 
@@ -107,8 +116,9 @@ def candidates(options: argparse.Namespace, prepared: Prepared) -> list[Candidat
             call = [sys.executable, str(HERE / "ours.py"), str(options.corpus), str(prepared.folder), str(folder)]
             return [*call, preset, *options.settings]
 
-        name = f"aplc-{Path(preset).stem}"
-        everyone.append(Candidate(name, digest(prepared.key, config.to_dict()), ours, OURS in wanted, ours=True))
+        name = f"aplc-{Path(preset).stem}{'-set' if options.settings else ''}"  # not to be taken for the preset itself
+        key = digest(prepared.key, config.to_dict(), code(HERE / "ours.py", *own_files))
+        everyone.append(Candidate(name, key, ours, OURS in wanted, ours=True))
     return everyone
 
 
@@ -138,14 +148,17 @@ def main(given: list[str] | None = None) -> None:
     options = arguments(given)
     try:
         corpus, propensity = Corpus.open(options.corpus), parse_propensity(options.propensity)
+        if corpus.is_file:
+            raise CorpusError(f"{corpus.path}: has no test part; give a folder with train and test files")
         screen = Screen()
         prepared = prepare(corpus, options.out / "features")
         plan = candidates(options, prepared)
-    except AplcError as error:
+    except (AplcError, OSError) as error:  # OSError: an --out that can't be written
         print(f"bench/peers.py: {error}", file=sys.stderr)
         sys.exit(2)
     about = {
         "corpus": str(options.corpus),
+        "settings": options.settings,
         "machine": f"{os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}",
         "n_train": prepared.n_train,
         "n_test": prepared.n_test,

@@ -26,17 +26,18 @@ if [ -n "${APLC:-}" ]; then
 fi
 
 if [ ! -f "$out/corpus/train.jsonl" ] || [ ! -f "$out/corpus/test.jsonl" ]; then
-    if [ -f "$files/train.csv" ]; then
-        format=aplc-xlnet
-    elif [ -f "$files/X.trn.txt" ]; then
-        format=pecos
-    elif [ -f "$files/train_labels.txt" ]; then
-        format=attentionxml
-    else
-        format=xml-repository
+    format=
+    for known in train.csv=aplc-xlnet X.trn.txt=pecos train_labels.txt=attentionxml trn.json.gz=xml-repository \
+        trn.json=xml-repository trn_X.txt=xml-repository raw/trn_X.txt=xml-repository; do
+        if [ -z "$format" ] && [ -f "$files/${known%=*}" ]; then format=${known#*=}; fi
+    done
+    if [ -z "$format" ]; then
+        echo "$files: no train.csv, X.trn.txt, train_labels.txt, trn.json.gz or trn_X.txt; see the first lines of $0" >&2
+        exit 2
     fi
     "$python" -m aplc convert "$files" --from "$format" --out "$out/corpus"
     if [ ! -f "$out/corpus/test.jsonl" ]; then
+        rm "$out/corpus/train.jsonl"
         echo "$files: no files of a test part; is the whole archive unpacked? See the first lines of $0" >&2
         exit 2
     fi

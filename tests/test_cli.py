@@ -141,6 +141,36 @@ def test_failed_prediction_leaves_nothing(trained, tmp_path):
     fails(aplc("predict", trained, bad, "--out", tmp_path), "is a folder")  # and not the row, which it never read
 
 
+def test_prediction_does_not_replace_its_input(trained, tmp_path):
+    path = write(tmp_path / "in.jsonl", '{"text": "a"}\n')
+    fails(aplc("predict", trained, path, "--out", tmp_path / "." / "in.jsonl"), "is the input")
+    assert path.read_text() == '{"text": "a"}\n'
+
+
+def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
+    mine = write(tmp_path / "README.md", "mine")
+    fails(aplc("train", corpus, "--preset", "cpu", "--out", tmp_path), "README.md: is there already")
+    fails(aplc("train", corpus, "--preset", "cpu", "--out", mine), "is a file")
+    assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
+    assert mine.read_text() == "mine"
+
+
+def test_fit_that_fails_leaves_no_run_behind(tmp_path):
+    """So that the same command works once its corpus or settings are mended."""
+    corpus, out = write(tmp_path / "c.jsonl", '{"text": "one", "labels": ["a"]}\n' * 2), tmp_path / "model"
+    words = '{"text": "w", "labels": ["a"]}\n{"text": "v", "labels": ["b"]}\n'
+    fails(aplc("train", write(tmp_path / "d.jsonl", words), "--preset", "cpu", "--out", out), "two training documents")
+    ok(aplc("train", corpus, "--preset", "cpu", "--out", out))
+    write(out / "run.json", "{")
+    fails(aplc("train", corpus, "--preset", "cpu", "--out", out, "--resume"), "run.json")
+
+
+def test_usage_errors_name_the_commands_own_help():
+    fails(aplc("train", "corpus", "--epochs", 3), "--epochs", "(see aplc train --help)")
+    fails(aplc("labels", "retire"), "(see aplc labels retire --help)")
+    assert "cpu, " in ok(aplc("train", "--help"))
+
+
 def test_missing_pretrained_weights_say_where_to_put_them(corpus, tmp_path):
     done = aplc(
         "train", corpus, "--preset", "eurlex-4k", "--out", tmp_path / "model", "--set", "model.encoder=./missing"
@@ -182,7 +212,8 @@ def test_evaluate_report_and_compare(trained, corpus, tmp_path):
     fails(aplc("compare", trained, tmp_path / "b.json"), "no saved evaluation", "aplc evaluate", "--json")
     fails(aplc("compare", tmp_path / "a.json"), "two runs")
     fails(aplc("evaluate", trained, corpus, "--propensity", "nonsense"), "--propensity", "wikipedia")
-    fails(aplc("evaluate", trained, corpus, "--report", tmp_path), "is a folder")
+    fails(aplc("evaluate", trained, corpus, "--json", tmp_path), "is a folder")
+    fails(aplc("evaluate", trained, corpus, "--report", tmp_path / "r.pdf"), ".html")
 
 
 def test_inspect_options(trained, corpus, tmp_path):

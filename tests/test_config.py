@@ -70,7 +70,8 @@ def test_cutoffs_may_be_written_briefly(setting, cutoffs):
     [
         ("train.epochs=0", "train.epochs = 0: must be at least 1"),
         ("train.epochs=many", "must be of type int"),
-        ("train.epoch=3", "no such setting"),
+        ("train.epoch=3", "no such setting; did you mean train.epochs?"),
+        ("nothing.like=it", "no such setting; there are data."),
         ("epochs=3", "write it as section.name=value"),
         ("clusters.objective=other", "must be one of 'released', 'paper'"),
         ("clusters.cutoffs=[9,7]", "rising label ranks"),

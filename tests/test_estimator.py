@@ -66,6 +66,9 @@ def test_sparse_labels_train_the_same_model():
     assert by_matrix.score(TEXTS, matrix, label_names=names) == by_lists.score(TEXTS, LABELS)
     with pytest.raises(AplcError, match="label_names has 2 names, labels 6 columns"):
         Tagger().fit(TEXTS, matrix, label_names=["a", "b"])
+    for name in ("", "a\nb"):
+        with pytest.raises(AplcError, match=r"label_names: label .* is empty or has a line break"):
+            Tagger().fit(TEXTS, matrix, label_names=[name, *"bcdef"])
 
 
 def test_columns_without_names_are_numbered():
@@ -101,7 +104,10 @@ def test_partial_fit_goes_on_and_adds_labels(trained):
     [
         ("one text", [["a"]], "not one string"),
         (["a", 3], [["a"], ["b"]], "number 1 is of type int"),
-        (["a"], [[3]], "3 is no name"),
+        (["a"], [[3]], "labels of text 0: label 3 must be a string"),
+        (["a"], [["b\nc"]], "line break"),
+        (["a"], [["\ud800"]], "no Unicode"),
+        (["a\ud800"], [["b"]], "texts: number 0 .* no Unicode"),
         (["a"], ["x"], "not one string"),
     ],
 )

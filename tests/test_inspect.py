@@ -77,6 +77,25 @@ def test_cut_text_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
     assert ">=" not in tokens.render()
 
 
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ([["Cats"], ["cats", "Dogs"]], "2 labels differ from another only in case, as 'Cats' and 'cats'"),
+        ([["a|b"], ["b|c"]], "2 of them contain '|'"),
+        ([["Cats, Dogs"], ["Dogs, Cows"]], "2 of them contain ','"),
+        ([[], []], "no document of train has a label; are they under another name"),
+    ],
+)
+def test_odd_labels_are_said(tmp_path, labels, words):
+    found = inspect_corpus(corpus_of(tmp_path, train=[("one", labels[0]), ("two", labels[1])])).warnings()
+    assert sum(words in warning for warning in found) == 1, found
+
+
+def test_names_with_commas_are_not_odd_where_documents_have_several(tmp_path):
+    corpus = corpus_of(tmp_path, train=[("one", ["Cats, wild", "Dogs, wild"]), ("two", ["Cats, wild"])])
+    assert not any("contain" in warning for warning in inspect_corpus(corpus).warnings())
+
+
 def test_distinct_equals_set():
     rng = np.random.default_rng(0)
     distinct, known = Distinct(), set()

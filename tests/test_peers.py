@@ -49,16 +49,16 @@ def done(corpus, tmp_path_factory):
 
 def test_table_has_everyone(done):
     out, figures, _ = done
-    names = {"baseline-prior", "baseline-knn", "napkinxc-plt", "aplc-tiny"}
+    names = {"baseline-prior", "baseline-knn", "napkinxc-plt", "aplc-tiny-set"}
     assert {result["name"] for result in figures["results"]} == names
     assert figures["failed"] == {}
     table = (out / "peers.md").read_text()
     assert all(f"\n| {name} |" in table for name in names)
-    assert (out / "peers.svg").read_text().count("aplc-tiny") == 1
+    assert (out / "peers.svg").read_text().count("aplc-tiny-set") == 1
     scores = {result["name"]: result["metrics"]["P@1"] for result in figures["results"]}
     gap = figures["paired"]["P@1"]
-    assert figures["paired"]["ours"] == "aplc-tiny"
-    assert gap["difference"] == pytest.approx(scores["aplc-tiny"] - scores[figures["paired"]["other"]])
+    assert figures["paired"]["ours"] == "aplc-tiny-set"
+    assert gap["difference"] == pytest.approx(scores["aplc-tiny-set"] - scores[figures["paired"]["other"]])
     assert gap["low"] <= gap["difference"] <= gap["high"]
     assert f"P@1 {100 * gap['difference']:+.1f} (" in table
     assert scores["baseline-knn"] > scores["baseline-prior"] + 0.3
@@ -69,7 +69,7 @@ def test_table_has_everyone(done):
         assert result["peak_bytes"] > result["model_bytes"] > 0
 
 
-@pytest.mark.parametrize("name", ["baseline-knn", "napkinxc-plt", "aplc-tiny"])
+@pytest.mark.parametrize("name", ["baseline-knn", "napkinxc-plt", "aplc-tiny-set"])
 def test_figures_match_napkinxc(done, name):
     out, figures, _ = done
     prepared = Prepared.open(_features(out))
@@ -175,7 +175,7 @@ def test_terminated_bench_ends_its_peer(corpus, tmp_path):
     long = [*SMALL, "train.epochs=1000", "train.patience=0"]
     settings = ["--preset", "tiny", *(argument for setting in long for argument in ("--set", setting))]
     call = [sys.executable, script, corpus, "--out", tmp_path, "--only", "ours", *settings]
-    log = tmp_path / "aplc-tiny" / "log.txt"
+    log = tmp_path / "aplc-tiny-set" / "log.txt"
     process = subprocess.Popen(list(map(str, call)), stderr=subprocess.PIPE, text=True)
     try:
         ends = time.monotonic() + 120
@@ -202,9 +202,40 @@ def test_time_limit_ends_a_peer_and_what_it_started(tmp_path):
     assert not (tmp_path / "late").exists()
 
 
-def test_bad_corpus_is_one_line(tmp_path, capsys):
+def test_result_of_other_code_or_settings_is_not_taken(done, corpus, tmp_path, monkeypatch):
+    out, figures, settings = done
+
+    def keys(*more):
+        options = peers.arguments([str(corpus), "--out", str(out), *more])
+        return {one.name: one.key for one in peers.candidates(options, Prepared.open(_features(out)))}
+
+    before = keys(*settings)
+    assert {result["name"]: result["key"] for result in figures["results"]}.items() <= before.items()
+    assert "aplc-tiny" in keys("--preset", "tiny"), "the preset itself has another row than the preset with settings"
+    (tmp_path / "methods.py").write_text("one")
+    one = peers.code(tmp_path / "methods.py")
+    (tmp_path / "methods.py").write_text("two")
+    assert peers.code(tmp_path / "methods.py") != one
+    monkeypatch.setattr(peers, "code", lambda *_: "other")
+    assert not set(keys(*settings).values()) & set(before.values())
+
+
+@pytest.mark.parametrize("kind", ["missing", "file", "one document", "out is a file"])
+def test_bad_corpus_is_one_line(corpus, tmp_path, capsys, kind):
+    given, out = tmp_path / "given", tmp_path / "out"
+    row = '{"text": "a cat", "labels": ["animals"]}\n'
+    if kind == "file":
+        given.with_suffix(".jsonl").write_text(row)
+        given = given.with_suffix(".jsonl")
+    elif kind == "one document":
+        given.mkdir()
+        for part in ("train", "test"):
+            (given / f"{part}.jsonl").write_text(row)
+    elif kind == "out is a file":
+        given = corpus
+        out.touch()
     with pytest.raises(SystemExit) as exit_:
-        bench(tmp_path / "nowhere", tmp_path / "out")
+        bench(given, out)
     assert exit_.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
 

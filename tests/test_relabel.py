@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from aplc import Tagger
+from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.run import evaluate
@@ -110,6 +111,7 @@ def test_retire(folder):
     assert tags(retired, top_k=1) == [row[:1] for row in left]
     with pytest.raises(AplcError, match="'food' is retired"):
         tags(retired, allow=["food"])
+    assert tags(retired, deny=["food"], top_k=6) == left, "an old list of labels not to predict stays good"
     with pytest.raises(AplcError, match="retired"):
         add_labels(retired, [], ["food"])
     with pytest.raises(AplcError, match="no label to predict"):
@@ -126,10 +128,17 @@ def test_changes_that_make_no_sense(folder):
         (lambda: rename_label(folder, "foot", "x"), "nearest is 'food'"),
         (lambda: rename_label(folder, "food", "rare"), "already"),
         (lambda: merge_labels(folder, ["food"], "food"), "into itself"),
+        (lambda: merge_labels(folder, ["food"], "meals"), "no label 'meals'.*; merge into a label that the model has"),
         (lambda: retire_labels(folder, ["nothing"]), "no label 'nothing'"),
     ]:
         with pytest.raises(AplcError, match=words):
             change()
+
+
+def test_more_examples_than_training_documents(folder, corpus):
+    """The baseline's probability of such a label is no more than 1."""
+    many = add_labels(folder, [Document(f"opera {i}", ["opera"]) for i in range(300)], ["opera"])
+    assert evaluate(many, Corpus.open(corpus).documents("test")).metrics.n_evaluated == 60
 
 
 def test_saved_changes_are_read_again(added, tmp_path):
@@ -188,8 +197,16 @@ def test_commands(trained, corpus, examples, tmp_path):
     assert "merged into Foodstuffs" in listed
     assert "animals\tretired" in listed
     assert "rename food to Foodstuffs" in ok(aplc("labels", "list", model, "--history"))
-    assert "added 1" in ok(aplc("evaluate", model, corpus))
+    assert "-\tfood\trenamed to Foodstuffs" in ok(aplc("labels", "list", model, "--search", "FOOD"))
+    evaluated = ok(aplc("evaluate", model, corpus, "--examples", 60, "--json", model / "evaluation.json"))
+    assert "added 1" in evaluated
+    assert "2 true labels are not among the model's (1 of them retired)" in evaluated
+    assert "* Foodstuffs" in evaluated
+    assert not any("rare" in line for line in evaluated.splitlines() if "also:" in line), "they are Foodstuffs now"
+    ok(aplc("compare", model, model / "evaluation.json"))
+    ok(aplc("labels", "retire", model, "vehicles"))
+    fails(aplc("compare", model, model / "evaluation.json"), "labels have changed since", "aplc evaluate")
     fails(aplc("labels", "retire", model, "animal"), "no label 'animal'")
     fails(aplc("labels", "add", model), "--names")
     fails(aplc("labels", "add", model, tmp_path / "examples.jsonl"), "no new label")
-    fails(aplc("train", corpus, "--out", model, "--resume"), "label-set version 5")
+    fails(aplc("train", corpus, "--out", model, "--resume"), "label-set version 6")

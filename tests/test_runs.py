@@ -179,5 +179,5 @@ def test_missing_arguments_and_files_are_said(tmp_path):
     (tmp_path / "files").mkdir()
     done = run("wiki-500k", tmp_path / "files", tmp_path / "out")
     assert done.returncode == 2
-    assert "no trn.json.gz or" in done.stderr
+    assert done.stderr.startswith(f"{tmp_path}/files: no train.csv, X.trn.txt,")
     assert done.stderr.count("\n") == 1

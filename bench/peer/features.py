@@ -2,8 +2,8 @@
 
 TF-IDF is scikit-learn's (words of two and more letters, lower case, rows of unit length), fitted on the training part,
 with logarithmic counts and without words of a single document: on held-out training documents of PubMed-MeSH that gave
-the nearest-neighbour baseline 60.5 % P@5 where the library's defaults gave 56.9 %, so no peer is handicapped. fastText
-gets the words in their order. Labels are numbered by falling frequency.
+the nearest-neighbour baseline 60.5 % P@5 where the library's defaults gave 56.9 %, and pairs of words added nothing
+(bench/LOG.md). fastText gets the words in their order. Labels are numbered by falling frequency.
 """
 
 import json
@@ -20,6 +20,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from aplc.data.corpus import Corpus
 from aplc.data.labels import LabelSet
+from aplc.errors import CorpusError
 from aplc.files import atomic_write, cached, digest, write_json
 
 ABOUT = "about.json"
@@ -61,7 +62,10 @@ def _build(corpus: Corpus, folder: Path, key: str) -> None:
     labels.save(folder)
     began = time.perf_counter()
     vectorizer = TfidfVectorizer(dtype=np.float32, **TFIDF)
-    x = vectorizer.fit_transform(document.text for document in train)
+    try:
+        x = vectorizer.fit_transform(document.text for document in train)
+    except ValueError as error:  # no words, or none in two documents
+        raise CorpusError(f"the training texts can't be weighted by TF-IDF: {error}") from None
     x_test = vectorizer.transform(document.text for document in test)
     seconds = time.perf_counter() - began
     rows = [labels.encode(document.labels) for document in train]

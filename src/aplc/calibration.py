@@ -102,8 +102,9 @@ class Calibration:
             )
         best = int(np.argmax(np.where(relied, reached, -1)))
         raise AplcError(
-            f"precision = {precision}: can't be met; the held-out documents reach {reached[best]:.3f} at most, with a "
-            f"threshold of {best / STEPS:g}"
+            f"precision = {precision}: can't be met; the {self.n_documents:,} held-out documents reach "
+            f"{reached[best]:.3f} at most, with a threshold of {best / STEPS:g} (by fewer than {LEAST_PREDICTED} "
+            "predictions nothing is told); hold out more (data.validation), or give a threshold"
         )
 
     def recall_at(self, threshold: float) -> float:

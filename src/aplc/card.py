@@ -118,7 +118,7 @@ def _metrics(held_out: Mapping[str, Any] | None, evaluation: Mapping[str, Any] |
         where = f"On {evaluation['documents']:,} documents of the {evaluation.get('part', 'test')} part"
         parts.append(_table(f"{where} (label-set version {version})", evaluation["metrics"], evaluation["bands"]))
     if held_out:
-        where = f"On {held_out['documents']:,} documents held out of training"
+        where = f"On {held_out['documents']:,} documents held out of training, of whose labels only the model's count"
         parts.append(_table(where, held_out["metrics"], held_out["bands"]))
     return (
         "\n\n".join(parts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from aplc import __version__, cli_labels
+from aplc.config import preset_names
 from aplc.errors import AplcError
 from aplc.files import n_processes
 
@@ -35,6 +36,13 @@ app.add_typer(cli_labels.app, name="labels")
 
 CorpusArgument = Annotated[Path, typer.Argument(help="A folder with train, dev and test files, or one file.")]
 ModelArgument = Annotated[Path, typer.Argument(help="A model folder.")]
+PresetOption = Annotated[str, typer.Option(help=f"One of {', '.join(preset_names())}; or a TOML file.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.NAME=VALUE", help="Change a setting, e.g. train.seed=1. Can be given several times."
+    ),
+]
 OnBadRow = Annotated[
     Literal["stop", "skip"],
     typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on."),
@@ -105,7 +113,7 @@ def convert(
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset whose data.max_length texts are held against.")] = "tiny",
+    preset: Annotated[str, typer.Option(help="Say how much of the texts this preset would not read.")] = "tiny",
     max_length: Annotated[int | None, typer.Option(min=3, help="Tokens, instead of the preset's.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
@@ -134,8 +142,8 @@ def inspect(
 @app.command()
 def plan(
     corpus: CorpusArgument,
-    preset: Annotated[str, typer.Option(help="A preset's name, or a TOML file.")] = "tiny",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
     memory: Annotated[
         float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
@@ -166,7 +174,7 @@ def pretrain(
     corpus: Annotated[Path, typer.Argument(help="A corpus, a folder of text files, or one file. Never its test part.")],
     out: Annotated[Path, typer.Option(help="Folder for the encoder, its checkpoints and metrics.jsonl.")],
     preset: Annotated[str, typer.Option(help="A size: mini, small or base; or a TOML file.")] = "mini",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    set_: SetOption = None,
     encoder: Annotated[
         str | None, typer.Option(help="Go on from this XLNet, a folder or hub name; the same as --set model.encoder.")
     ] = None,
@@ -193,8 +201,8 @@ def pretrain(
 def train(
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
-    preset: Annotated[str, typer.Option(help="A preset's name, or a TOML file.")] = "tiny",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
     on_bad_row: OnBadRow = "stop",
 ) -> None:
@@ -239,6 +247,8 @@ def evaluate(
     from aplc.train.run import was_trained_on
 
     ab = parse_propensity(propensity)
+    if report and report.suffix.lower() not in (".html", ".htm"):
+        raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
     for file in (report, json_file):
         if file and file.is_dir():
             raise AplcError(f"{file}: is a folder; give the name of a file")
@@ -289,8 +299,8 @@ def ablate(
     study: Annotated[Literal["clusters", "partition"], typer.Argument(help="The paper's Figure 4, or 5.")],
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the figure.")],
-    preset: Annotated[str, typer.Option(help="A preset's name, or a TOML file.")] = "tiny",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a setting: section.name=value.")] = None,
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Training runs of each setting.")] = 3,
     on_bad_row: OnBadRow = "stop",
 ) -> None:
@@ -310,11 +320,19 @@ def ablate(
 def predict(
     model: ModelArgument,
     input_: Annotated[
-        str, typer.Argument(metavar="INPUT", help="A file of texts, or - for JSON Lines on standard input.")
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A .jsonl, .csv, .parquet or .txt file, without labels or with; - for JSON Lines on standard input.",
+        ),
     ],
-    out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document.")],
+    out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document. A file that is there is replaced.")],
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="At most so many labels a document: 5, or 100 with another rule.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="At most so many labels a document: 5, or 100 with --threshold, --precision or --expected-f1.",
+        ),
     ] = None,
     threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Only labels at least so probable.")] = None,
     precision: Annotated[
@@ -341,12 +359,16 @@ def predict(
         allow=read_names(allow) if allow else None,
         deny=read_names(deny) if deny else (),
     )
+    if out.resolve() == Path(input_).resolve():
+        raise AplcError(f"{out}: is the input; give --out another name")
     bad_rows = BadRows(on_bad_row, Path(f"{out}.rejects.jsonl"))
     folder = _load(model)
     if precision is not None and folder.calibration:
         chosen = Decision.of(rule, folder.labels, folder.calibration).threshold
         found = folder.calibration.recall_at(chosen)
-        print(f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels", file=sys.stderr)
+        print(
+            f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels it knows", file=sys.stderr
+        )
     with Screen().bar("tagging") as advance:
         n, n_abstained = predict_file(folder, read_documents(input_, bad_rows), out, rule, advance)
     _say_rejects(bad_rows)
@@ -449,7 +471,8 @@ def main() -> None:
         usage = getattr(error, "format_message", None)
         if usage is None and not isinstance(error, AplcError | OSError):
             raise
-        message = f"{usage()} (see aplc --help)" if usage else str(error)
+        command = getattr(getattr(error, "ctx", None), "command_path", "aplc")
+        message = f"{usage()} (see {command} --help)" if usage else str(error)
         is_help = type(error).__name__ == "NoArgsIsHelpError"  # `aplc` alone
         print(usage() if usage and is_help else f"aplc: {' '.join(message.split())}", file=sys.stderr)
         code = 2

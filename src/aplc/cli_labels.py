@@ -42,6 +42,9 @@ def list_(
             state = "retired" if name in labels.retired else ""
             state = f"merged into {labels.aliases[name]}" if name in labels.aliases else state
             print(f"{count}\t{name}" + (f"\t{state}" if state else ""))
+    for old, name in labels.aliases.items():
+        if old not in labels.names and search and search.casefold() in old.casefold():
+            print(f"-\t{old}\trenamed to {name}")
 
 
 @app.command()
@@ -56,7 +59,10 @@ def add(
     ] = None,
     out: Out = None,
 ) -> None:
-    """Add labels, learned from examples with the encoder frozen; a label without an example starts from its name."""
+    """Add labels, learned from examples with the encoder frozen; a label without an example starts from its name.
+
+    Not for models of words (preset cpu), which learn all labels at once.
+    """
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.decide import read_names
@@ -106,7 +112,7 @@ def merge(
     into: Annotated[str, typer.Option(help="The label that stays, as probable as the most probable of them all.")],
     out: Out = None,
 ) -> None:
-    """Make labels part of another one."""
+    """Make labels part of another one. There is no way back but the model as it was: keep it with --out."""
     from aplc.folder import ModelFolder
     from aplc.relabel import merge_labels
 
@@ -120,7 +126,7 @@ def retire(
     names: Annotated[list[str], typer.Argument(help="Labels that are never predicted again.")],
     out: Out = None,
 ) -> None:
-    """Stop predicting labels."""
+    """Stop predicting labels. There is no way back but the model as it was: keep it with --out."""
     from aplc.folder import ModelFolder
     from aplc.relabel import retire_labels
 

@@ -5,6 +5,7 @@ A preset is a TOML file in `presets/`; it names only what differs from the defau
 """
 
 import dataclasses
+import difflib
 import tomllib
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -257,8 +258,10 @@ class Tree:
             if not equals or not dot:
                 raise AplcError(f"--set {setting}: write it as section.name=value, e.g. train.epochs=3")
             if section not in tree or name not in tree[section]:
-                known = ", ".join(f"{s}.{n}" for s, values in tree.items() for n in values)
-                raise AplcError(f"--set {setting}: no such setting; there are {known}")
+                known = [f"{s}.{n}" for s, values in tree.items() for n in values]
+                near = difflib.get_close_matches(key.strip(), known, n=1)
+                hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+                raise AplcError(f"--set {setting}: no such setting{hint}")
             tree[section][name] = _parse(text.strip())
         return type(self).from_dict(tree, source="--set")
 

@@ -132,7 +132,8 @@ def allowed_labels(labels: LabelSet, allow: Sequence[str] | None, deny: Sequence
             raise AplcError("allow: the list is empty, so that no label could ever be predicted")
     if len(deny):
         listed = np.zeros_like(mask)
-        listed[find_labels(labels, deny, "deny")] = True
+        in_use = [name for name in deny if name not in labels.retired]  # the others are never predicted anyway
+        listed[find_labels(labels, in_use, "deny")] = True
         mask &= ~listed[labels.stands_for]
         if not mask.any():
             raise AplcError("deny: the list leaves no label that could be predicted")

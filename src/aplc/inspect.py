@@ -128,11 +128,14 @@ class Inspection:
         for part, s in self.parts.items():
             if s.empty:
                 found.append(f"{s.empty:,} texts of {part} are empty: nothing can be learned from or said about them")
-            if s.unlabelled:
+            if s.unlabelled == s.documents:
+                found.append(f"no document of {part} has a label; are they under another name than 'labels'?")
+            elif s.unlabelled:
                 found.append(f"{s.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
             if s.unseen:
                 share = f"{s.unseen:,} of {s.labels:,} label assignments ({s.unseen / s.labels:.1%})"
                 found.append(f"{share} of {part} are of labels never seen in training: no model can find them")
+        found += self._odd_names()
         often = [(name, n / self.first.documents) for name, n in self.counts.most_common(len(self.counts))]
         constant = [f"{name} ({share:.0%})" for name, share in often if share > NEAR_CONSTANT]
         if constant:
@@ -144,6 +147,25 @@ class Inspection:
                 f"{'' if self.length.tokenizer else 'at least '}{lost:.0%} of the text lies beyond {self.length.limit} "
                 "tokens: raise data.max_length, or read it all with data.long_text=memory"
             )
+        return found
+
+    def _odd_names(self) -> list[str]:
+        """Names that look as if one label had several, or several labels one."""
+        found = []
+        spellings = Counter(name.casefold() for name in self.counts)
+        if twins := [name for name in self.counts if spellings[name.casefold()] > 1]:
+            pair = [name for name in twins if name.casefold() == twins[0].casefold()][:2]
+            found.append(
+                f"{len(twins):,} labels differ from another only in case, as {pair[0]!r} and {pair[1]!r}: to a model "
+                "they are different labels"
+            )
+        if self.first.labels == self.first.documents - self.first.unlabelled:  # never two
+            for sign in "|,;/":
+                if (n := sum(sign in name for name in self.counts)) > len(self.counts) / 2:
+                    found.append(
+                        f"every document has one label, and {n:,} of them contain {sign!r}: if these are several "
+                        "labels, give a list, or in CSV put ';' between them"
+                    )
         return found
 
     def draw(self, path: Path) -> None:

@@ -148,10 +148,10 @@ class Plan:
         ratio = parameters["flat_layer"] / parameters["clusters_equation_6"]
         return [
             f"{'parameters of the clusters (Eq. 6)':<36}{parameters['clusters_equation_6']:>14,}, "
-            f"1/{ratio:.2f} of a flat layer's {parameters['flat_layer']:,}",
+            f"{_beside(ratio)} a flat layer's {parameters['flat_layer']:,}",
             f"{'parameters of the whole model':<36}{parameters['model']:>14,}",
             f"{'multiplications of a batch (Eq. 12)':<36}{cost['equation_12']:>14,.0f}, "
-            f"1/{cost['ratio_equation_14']:.2f} of a flat layer's {cost['flat_layer']:,.0f} (Eq. 14)",
+            f"{_beside(cost['ratio_equation_14'])} a flat layer's {cost['flat_layer']:,.0f} (Eq. 14)",
         ]
 
     def _memory(self) -> list[str]:
@@ -330,6 +330,10 @@ def in_bytes(n_bytes: float) -> str:
         if n_bytes >= factor:
             return f"{n_bytes / factor:,.1f} {unit}"
     return f"{n_bytes / 1e3:,.1f} kB"
+
+
+def _beside(ratio: float) -> str:
+    return f"1/{ratio:.2f} of" if ratio >= 1 else f"{1 / ratio:.2f} times"
 
 
 def duration(seconds: float) -> str:

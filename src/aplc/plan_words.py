@@ -72,7 +72,7 @@ class WordPlan:
                 "a model of words: ridge regression, no epochs",
                 f"equations  at most {self.size:,}, the smaller of documents and words.limit",
                 f"memory     about {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
-                f"time       about {duration(self.seconds)} to solve, besides reading the texts",
+                f"time       about {duration(max(self.seconds, 1))} to solve, besides reading the texts",
             ]
         )
 

@@ -126,10 +126,10 @@ def decide_documents(
         yield block, [name_tags(folder, ids[i, :n], probs[i, :n]) for i, n in enumerate(counts)]
 
 
-def name_tags(folder: ModelFolder, ids: NDArray, probs: NDArray, threshold: float = 0.0) -> list[tuple[str, float]]:
+def name_tags(folder: ModelFolder, ids: NDArray, probs: NDArray) -> list[tuple[str, float]]:
     """One document's (label, probability) pairs, best first."""
     names = folder.labels.names
-    return [(names[i], float(p)) for i, p in zip(ids, probs, strict=True) if i >= 0 and p >= threshold]
+    return [(names[i], float(p)) for i, p in zip(ids, probs, strict=True) if i >= 0]
 
 
 def predict_file(

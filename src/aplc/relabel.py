@@ -93,6 +93,8 @@ def rename_label(folder: ModelFolder, old: str, new: str) -> ModelFolder:
 def merge_labels(folder: ModelFolder, names: Sequence[str], into: str) -> ModelFolder:
     """The model with `names` as parts of the label `into`, whose probability becomes the highest of them all."""
     labels = folder.labels
+    if into not in labels.index:
+        raise AplcError(f"labels: {unknown(labels, into)}; merge into a label that the model has, and rename that")
     target = _own(labels, into)
     counts = labels.counts.copy()
     aliases = dict(labels.aliases)
@@ -130,7 +132,10 @@ def _own(labels: LabelSet, name: str) -> int:
 
 def check_learns(folder: ModelFolder) -> None:
     if not isinstance(folder.model, TaggingModel):
-        words = "a model of words learns all labels at once: train it again with the new documents"
+        words = (
+            "a model of words (preset cpu) learns all labels at once: train it again with the new documents, "
+            "aplc train CORPUS --preset cpu --out NEW"
+        )
         exported = "an exported model can't learn; change the one it was exported from, and export that again"
         raise ModelError(words if isinstance(folder.model, WordModel) else exported)
 

@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 
 from aplc.config import Config
 from aplc.console import Screen
-from aplc.data.formats import Document
+from aplc.data.formats import Document, clean_names, is_unicode
 from aplc.decide import Rule
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
@@ -212,6 +212,8 @@ def _texts(texts: Iterable[str]) -> list[str]:
     for i, text in enumerate(listed):
         if not isinstance(text, str):
             raise AplcError(f"texts: number {i} is of type {type(text).__name__}, expected a string")
+        if not is_unicode(text):
+            raise AplcError(f"texts: number {i} has half of a surrogate pair, which is no Unicode")
     return listed
 
 
@@ -219,27 +221,36 @@ def _documents(texts: Iterable[str], labels: Labels, label_names: Sequence[str] 
     if isinstance(texts, str):
         raise AplcError("texts: give a list of strings, not one string")
     listed = _texts(texts)
-    names = _names(labels, label_names) if sparse.issparse(labels) else [list(row) for row in _lists(labels)]
+    names = _names(labels, label_names) if sparse.issparse(labels) else _lists(labels)
     if len(listed) != len(names):
         raise AplcError(f"{len(listed)} texts but {len(names)} lists of labels; give one list a text")
-    return [Document(text=text, labels=list(dict.fromkeys(row))) for text, row in zip(listed, names, strict=True)]
+    return [Document(text=text, labels=row) for text, row in zip(listed, names, strict=True)]
 
 
-def _lists(labels: Any) -> Iterable[Iterable[str]]:
+def _lists(labels: Any) -> list[list[str]]:
+    rows = []
     for i, row in enumerate(labels):
         if isinstance(row, str) or not isinstance(row, Iterable):
             raise AplcError("labels: give a list of strings for each text, not one string")
-        for name in row:
-            if not isinstance(name, str) or not name.strip() or "\n" in name:
-                raise AplcError(f"labels of text {i}: {name!r} is no name; give strings without line breaks")
-        yield row
+        rows.append(_clean(row, f"labels of text {i}"))
+    return rows
+
+
+def _clean(names: Iterable[object], where: str) -> list[str]:
+    try:
+        cleaned = clean_names(names)
+    except ValueError as error:
+        raise AplcError(f"{where}: {error}") from None
+    if not all(map(is_unicode, cleaned)):
+        raise AplcError(f"{where}: half of a surrogate pair is no Unicode")
+    return cleaned
 
 
 def _names(labels: Any, label_names: Sequence[str] | None) -> list[list[str]]:
     """Names for each row of a sparse matrix; every entry that is not zero is a label."""
     matrix = sparse.csr_array(labels, copy=True)
-    columns = [str(i) for i in range(matrix.shape[1])] if label_names is None else list(label_names)
-    if len(columns) != matrix.shape[1] or len(set(columns)) != len(columns):
-        raise AplcError(f"label_names has {len(set(columns))} names, labels {matrix.shape[1]} columns; give one each")
+    columns = _clean(map(str, range(matrix.shape[1])) if label_names is None else label_names, "label_names")
+    if len(columns) != matrix.shape[1]:
+        raise AplcError(f"label_names has {len(columns)} names, labels {matrix.shape[1]} columns; give one each")
     matrix.eliminate_zeros()
     return [[columns[j] for j in matrix.indices[a:b]] for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]

@@ -144,18 +144,32 @@ def test_labels_whose_numbered_names_are_taken_stay_apart(source, tmp_path):
     assert convert(source, "pecos", tmp_path / "out")[1] == 3
 
 
-def test_part_of_another_corpus_is_not_mixed_in(source, tmp_path):
+@pytest.mark.parametrize("name", ["train.jsonl", "test.csv", "dev.parquet"])
+def test_another_corpus_is_neither_replaced_nor_mixed_in(source, tmp_path, name):
     aplc_xlnet(source)
-    convert(source, "aplc-xlnet", tmp_path / "out")
-    (source / "dev.csv").unlink()
-    with pytest.raises(CorpusError, match=r"test.jsonl: is there already"):
+    lines(tmp_path / "out" / name, ["mine"])
+    with pytest.raises(CorpusError, match=f"{name}: is there already"):
         convert(source, "aplc-xlnet", tmp_path / "out")
+    assert [(file.name, file.read_text()) for file in (tmp_path / "out").iterdir()] == [(name, "mine\n")]
 
 
 def spoil(path, old, new):
     text = path.read_text("utf-8")
     assert old in text
     path.write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def broken(path, **arrays):
+    good = {"indices": [0, 2, 1, 0], "indptr": [0, 2, 3, 4, 4], "data": [1.0] * 4, "shape": [4, 3], "format": b"csr"}
+    np.savez(path, **{name: np.array(value) for name, value in {**good, **arrays}.items()})
+
+
+def latin(path, before):
+    path.write_bytes(path.read_bytes().replace(before.encode(), b"\xe9" + before.encode()))
+
+
+def one_row(source, **row):
+    (source / "tst.json.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
 
 
 FAULTS = [
@@ -176,6 +190,12 @@ FAULTS = [
     ),
     ("pecos", pecos, lambda s: sp.save_npz(s / "Y.tst.npz", matrix([[0]])), r"X.tst.txt, line 2: Y.tst.npz ends"),
     ("pecos", pecos, lambda s: (s / "Y.trn.npz").write_bytes(b"PK no"), r"Y.trn.npz: not a sparse matrix"),
+    ("pecos", pecos, lambda s: (s / "Y.trn.npz").write_bytes(b""), r"Y.trn.npz: not a sparse matrix .*No data"),
+    ("pecos", pecos, lambda s: np.save((s / "Y.trn.npz").open("wb"), np.ones(3)), r"not a sparse matrix .*ndarray"),
+    ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indices=[0, 9, 1, 0]), r"not a sparse matrix .*indices"),
+    ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indices=[0, -1, 1, 0]), r"not a sparse matrix .*ind"),
+    ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indptr=[0, 3, 2, 4, 4]), r"not a sparse matrix .*indptr"),
+    ("pecos", pecos, lambda s: (s / "Y.trn.npz").unlink(), r"Y.trn.npz: no such file; is the archive"),
     (
         "pecos",
         pecos,
@@ -191,6 +211,9 @@ FAULTS = [
     ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", "1,", ""), r"train.csv, line 3: 2 cells where"),
     ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", "id,text,labels", "text"), r"line 1: the header is"),
     ("aplc-xlnet", aplc_xlnet, lambda s: (s / "labels.txt").unlink(), r"labels.txt: no such file"),
+    ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "train.csv", 'run",', "run,"), r"train.csv, line 3: not CSV"),
+    ("aplc-xlnet", aplc_xlnet, lambda s: spoil(s / "dev.csv", 'animals"\n', "animals\n"), r"dev.csv, line 4: not CSV"),
+    ("aplc-xlnet", aplc_xlnet, lambda s: latin(s / "train.csv", "Trains"), r"train.csv, line 3: not UTF-8 .* iconv"),
     (
         "xml-repository",
         repository_sparse,
@@ -211,7 +234,13 @@ FAULTS = [
         r"3 labels in the header, but there are 2",
     ),
     ("xml-repository", repository_words, lambda s: spoil(s / "train.txt", "1 0:", "x 0:"), r"train.txt, line 3: can't"),
+    ("xml-repository", repository_words, lambda s: spoil(s / "train.txt", "0,2", "0, 2"), r"train.txt, line 2: can't"),
+    ("xml-repository", repository_words, lambda s: spoil(s / "train.txt", "4 9", "4 9 9"), r"line 1: the header is"),
     ("xml-repository", repository_words, lambda s: (s / "trn_X.txt").unlink(), r"no trn.json.gz or"),
+    ("xml-repository", repository_json, lambda s: one_row(s, text="a", target_ind=[1]), r"neither 'title' nor"),
+    ("xml-repository", repository_json, lambda s: one_row(s, title="a", target_ind=[-1]), r"'target_ind'"),
+    ("xml-repository", repository_json, lambda s: one_row(s, title="a", target_ind=[True]), r"'target_ind'"),
+    ("xml-repository", repository_json, lambda s: one_row(s, title="\ud800", target_ind=[1]), r"line 1 .* Unicode"),
     ("xml-repository", repository_json, lambda s: (s / "tst.json.gz").write_bytes(gzip.compress(b"{}")), r"target_ind"),
     ("xml-repository", repository_json, lambda s: (s / "tst.json.gz").write_bytes(b"\x1f\x8b..."), r"broken gzip"),
     (
@@ -233,6 +262,16 @@ def test_fault_is_one_line_and_leaves_nothing(source, tmp_path, format_, write, 
     done = aplc("convert", source, "--from", format_, "--out", tmp_path / "out")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+def test_words_behind_a_tab_and_names_that_are_null(source, tmp_path):
+    repository_words(source)
+    text = (source / "train.txt").read_text()
+    (source / "train.txt").write_text(text.replace("0,2 0:", "0,2\t0:"))
+    (source / "lbl.json").write_text('{"title": null}\n{"title": "vehicles"}\n{"uid": "1"}\n')
+    convert(source, "xml-repository", tmp_path / "out")
+    first, second, *_ = Corpus.open(tmp_path / "out").documents("train")
+    assert (first.labels, second.labels) == (["#0", "#2"], ["vehicles"])
 
 
 def test_words_without_texts_are_refused(source, tmp_path):

@@ -103,6 +103,7 @@ def test_text_lines(tmp_path):
         (b'{"text": "a", "labels": [" "]}', "empty or has a line break"),
         (b'{"text": "a", "labels": ["b\\nc"]}', "empty or has a line break"),
         (b'{"text": "a\\ud800"}', "not valid Unicode"),
+        (b'{"text": "a", "id": "\\ud800"}', "not valid Unicode"),
         (b'{"text": "\xff"}', "not UTF-8"),
         (b"[" * 100_000, "not JSON"),
         (b'{"text": "a", "n": ' + b"1" * 5_000 + b"}", "not JSON"),
@@ -127,6 +128,22 @@ def test_csv_labels_that_are_no_list(tmp_path, cell):
     path.write_text(f"text,labels\ngood,a\none,{cell}\n")
     with pytest.raises(CorpusError, match=r"train.csv, line 3: labels start with '\['"):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('text,labels\ngood,a\n"open,b\nc,d\n', "line 3: unexpected end of data; is a quote missing"),
+        ('text,labels\n"one" two,b\n', "line 2: .* expected after .*; is a quote missing"),
+        ('"text,labels\na,b\n', "line 1: unexpected end of data; is a quote missing"),
+        ("text,labels,text\na,b,c\n", "line 1: the header has several columns 'text'"),
+    ],
+)
+def test_csv_that_could_be_read_in_two_ways(tmp_path, content, message):
+    """Silently it would lose rows, or texts."""
+    (tmp_path / "train.csv").write_text(content)
+    with pytest.raises(CorpusError, match=f"train.csv, {message}"):
+        read(tmp_path / "train.csv")
 
 
 def test_csv_row_of_another_width(tmp_path):

@@ -108,6 +108,18 @@ def test_letters_that_are_several_bytes_are_no_signs():
     assert words[0] == words[2] != words[1]
 
 
+def test_pieces_are_words_where_a_script_has_no_blanks():
+    pieces = ["<unk>", "<pad>", "▁", "▁模型", "模型", "训练", "▁the", "cat"]
+    fast = FastTokenizer(models.Unigram([(piece, -1.0) for piece in pieces], unk_id=0))
+    hasher = WordHasher.of(Tokenizer(fast))
+    (model,), (learning,) = hasher([4])[0], hasher([5])[0]
+    assert hasher([3])[0].tolist() == [model]
+    rows = hasher([3, 5, 4])[0].tolist()
+    assert [row for row in rows if row < ROWS] == sorted([model, learning])
+    assert len(rows) == 4, "and pairs of them are pairs"
+    assert len(hasher([6, 7])[0]) == 1, "one word in pieces"
+
+
 def test_what_a_tokenizer_does_not_know_is_no_part_of_a_word(unigram):
     hasher = WordHasher.of(unigram)
     assert "<unk>" in [unigram.fast.id_to_token(i) for i in unigram.encode(["cat; mat"])[0]]

@@ -47,6 +47,12 @@ def test_names_too_long_or_alike_get_numbers(runs, tmp_path):
     assert comparison.names[1] == str(tmp_path / "b" / "model")
 
 
+def test_evaluations_with_dots_in_their_names_keep_apart(tmp_path):
+    for i in range(2):
+        save_evaluation(tmp_path / f"run.v{i}", make_evaluation(NAMES, seed=i))
+    assert len(compare_runs([tmp_path / "run.v0", tmp_path / "run.v1"]).names) == 2
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_picture(runs, tmp_path, kind):
     compare_runs(runs).draw(tmp_path / f"p.{kind}")

@@ -63,6 +63,13 @@ def test_several_texts_keep_their_order(client, tagger):
         assert pairs(result["tags"]) == close_to(tags)
 
 
+@pytest.mark.parametrize("rule", [{}, {"threshold": 0.0}, {"threshold": 0.0, "top_k": 2}])
+def test_how_many_labels_as_predict_has_it(client, tagger, rule):
+    """Five by default, but no such limit beside a threshold: the model has six labels."""
+    answer = client.post("/tag", json={"text": "cat on rail", **rule}).json()
+    assert pairs(answer["tags"]) == close_to(tagger.predict("cat on rail", **rule))
+
+
 def test_more_labels_than_there_are(client):
     assert len(client.post("/tag", json={"text": "cat", "top_k": 1000}).json()["tags"]) == 6
 
@@ -99,13 +106,20 @@ def test_more_labels_than_there_are(client):
         (b'{"text": "cat", "top_k": true}', "body.top_k"),
         (b'{"text": "cat", "threshold": NaN}', "body.threshold"),
         (b'{"text": "cat", "threshold": 1.1}', "body.threshold"),
-        (b'{"text": "cat", "topk": 5}', "body.topk"),
+        (b'{"text": "cat", "topk": 5}', "body.topk: there is no such field"),
     ],
 )
 def test_wrong_input_gets_a_sentence(client, body, words):
     answer = client.post("/tag", content=body, headers={"Content-Type": "application/json"})
     assert words in sentence(answer, 422)
     assert client.get("/health").status_code == 200
+
+
+def test_missing_header_is_said(client):
+    answer = client.post(
+        "/tag", content=b'{"text": "cat"}', headers={"Content-Type": "application/x-www-form-urlencoded"}
+    )
+    assert "Content-Type: application/json" in sentence(answer, 422)
 
 
 def test_limits_have_their_own_status(client):

@@ -189,6 +189,20 @@ def test_labels_that_scores_say_nothing_of_are_as_probable_as_they_are_frequent(
     assert share.max() < 0.08
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_common_curve_of_labels_that_scores_say_nothing_of(seed):
+    """None of them may become certain everywhere."""
+    rng = np.random.default_rng(seed)
+    n = np.geomspace(150, 4, 60).astype(int)
+    scores = rng.normal(n / 1_000, 0.02, (1_000, 60)).astype(np.float32)
+    hits = rng.random(scores.shape) < n / 1_000
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    assert not curves.own
+    probs = rising(torch.from_numpy(scores), torch.from_numpy(curves.finish(n)).T).sigmoid()
+    assert probs.mean(0).max() < 0.4
+
+
 def test_labels_of_about_as_many_documents_have_one_curve():
     """In a balanced corpus, what is left without a document would give away whether the document has the label."""
     rng = np.random.default_rng(0)
@@ -339,6 +353,13 @@ def test_damage_is_refused(trained, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="asks for"):
         ModelFolder.load(tmp_path)
+
+
+def test_settings_without_effect_are_said(corpus, tmp_path):
+    screen = Recorder()
+    config = CONFIG.with_settings(["train.epochs=3", "train.seed=5", "data.min_count=2", "data.long_text=windows"])
+    train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
+    assert "without effect on a model of words: data.long_text, train.epochs" in screen.lines
 
 
 def test_a_corpus_without_common_words_is_refused(tmp_path):

@@ -21,7 +21,6 @@ label name that several labels share, or that is empty, gets its number behind i
 
 import csv
 import gzip
-import io
 import json
 import zipfile
 import zlib
@@ -32,7 +31,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from aplc.data.corpus import PARTS
-from aplc.data.formats import SUFFIXES, Document, open_bytes
+from aplc.data.formats import SUFFIXES, UNQUOTED, Document, open_bytes
 from aplc.errors import CorpusError
 from aplc.files import atomic_write
 
@@ -50,21 +49,21 @@ def convert(
     if out.resolve() == source.resolve():
         raise CorpusError(f"{out}: is the source itself; give --out another folder")
     parts = _READERS[format_](source)
-    mixed = {f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES} - {f"{part}.jsonl" for part in parts}
-    if strange := sorted(name for name in mixed if (out / name).exists()):
-        raise CorpusError(f"{out / strange[0]}: is there already and would be mixed in; give --out another folder")
+    files = (out / f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES)
+    if there := next(filter(Path.exists, files), None):
+        raise CorpusError(f"{there}: is there already; give --out another folder, or remove it")
     counts, labels = dict.fromkeys(parts, 0), set[str]()
     with ExitStack() as stack:  # no part appears unless all are whole
-        files = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
+        written = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
         for part, documents in parts.items():
             for document in documents:
                 row = {"text": document.text, "labels": document.labels}
                 row |= {} if document.id is None else {"id": document.id}
                 try:
-                    files[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
+                    written[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
                 except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
                     raise CorpusError(
-                        f"{source}: document {counts[part] + 1} of the {part} part is not valid Unicode"
+                        f"{source}, line {document.line} of the {part} part: not valid Unicode; fetch the file again"
                     ) from None
                 labels.update(document.labels)
                 counts[part] += 1
@@ -101,10 +100,13 @@ def _matrix_rows(path: Path, names: list[str] | None, items: Path) -> Iterator[l
     import scipy.sparse as sp
 
     if not path.is_file():
-        raise CorpusError(f"{path}: no such file")
+        raise CorpusError(f"{path}: no such file; is the archive unpacked whole?")
     try:
-        matrix = sp.csr_matrix(sp.load_npz(path))
-    except (ValueError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        loaded = sp.load_npz(path)
+        if loaded.format in ("csr", "csc"):  # others are checked when made
+            loaded.check_format()
+        matrix = sp.csr_matrix(loaded)
+    except (ValueError, TypeError, LookupError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         raise CorpusError(f"{path}: not a sparse matrix saved by scipy ({error}); fetch it again") from None
     if names is not None and matrix.shape[1] != len(names):
         raise CorpusError(f"{path}: {matrix.shape[1]:,} labels, but {items.name} has {len(names):,} lines")
@@ -119,21 +121,24 @@ def _aplc_xlnet(source: Path) -> Parts:
 
     def part(_: str, path: Path) -> Iterator[Document]:
         csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
-        with open_bytes(path) as stream:
-            reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", newline=""))
-            try:
-                header = next(reader, [])
-                if len(header) < 3:
-                    raise _fault(path, 1, f"the header is {header}, expected at least id, text, labels")
-                for cells in filter(None, reader):  # not blank lines
-                    if len(cells) != len(header):
-                        raise _fault(path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}")
-                    labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
-                    if strange := [name for name in labels if name not in known]:
-                        raise _fault(path, reader.line_num, f"label {strange[0]!r} is not in {labels_file.name}")
-                    yield Document(cells[1], labels, id=cells[0], line=reader.line_num)
-            except (csv.Error, UnicodeDecodeError) as error:
-                raise _fault(path, reader.line_num + 1, f"not a CSV file in UTF-8 ({error})") from None
+        reader = csv.reader(_decoded(path), strict=True)
+        try:
+            header = next(reader, [])
+            if len(header) < 3:
+                raise _fault(path, 1, f"the header is {header}, expected at least id, text, labels")
+            for cells in filter(None, reader):  # not blank lines
+                if len(cells) != len(header):
+                    cure = "quote cells that contain commas"
+                    raise _fault(
+                        path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}; {cure}"
+                    )
+                labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
+                if strange := [name for name in labels if name not in known]:
+                    found = f"label {strange[0]!r} is not in {labels_file.name}"
+                    raise _fault(path, reader.line_num, f"{found}; is it of the same archive?")
+                yield Document(cells[1], labels, id=cells[0], line=reader.line_num)
+        except csv.Error as error:
+            raise _fault(path, reader.line_num, f"not CSV ({error}); {UNQUOTED}") from None
 
     return _parts(source, {"train": ["train.csv"], "test": ["dev.csv"]}, part)
 
@@ -151,10 +156,12 @@ def _xml_repository(source: Path) -> Parts:
         if ".json" in texts.name:
             for line, row in _json_rows(texts):
                 ids = row.get("target_ind")
-                if not isinstance(ids, list) or not all(isinstance(i, int) for i in ids):
-                    raise _fault(texts, line, "no list of numbers under 'target_ind'")
-                uid = row.get("uid")
-                yield Document(_title_and_content(row), named(ids, texts, line), None if uid is None else str(uid))
+                if not isinstance(ids, list) or not all(type(i) is int and i >= 0 for i in ids):
+                    raise _fault(texts, line, "no list of label numbers under 'target_ind'")
+                if not row.keys() & {"title", "content"}:
+                    raise _fault(texts, line, f"neither 'title' nor 'content', only {', '.join(row)}")
+                uid = None if row.get("uid") is None else str(row["uid"])
+                yield Document(_title_and_content(row), named(ids, texts, line), uid, line)
             return
         short = "trn" if name == "train" else "tst"
         labels = _find(source, [f"{short}_X_Y.txt", f"{name}.txt"])
@@ -181,7 +188,7 @@ def _repository_names(source: Path) -> list[str]:
     if path is None:
         return []
     if ".json" in path.name:
-        return _distinct(str(row.get("title", "")) for _, row in _json_rows(path))
+        return _distinct(str(row.get("title") or "") for _, row in _json_rows(path))
     return _distinct(_lines(path))
 
 
@@ -190,26 +197,35 @@ def _sparse_rows(path: Path, names: list[str]) -> Iterator[list[int]]:
     lines = _lines(path)
     header = next(lines, "")
     try:
-        sizes = [int(number) for number in header.split()]
-        n_labels = sizes[1] if len(sizes) == 2 else sizes[2]
-    except (ValueError, IndexError):
+        n_documents, *features, n_labels = map(int, header.split())
+        if len(features) > 1:
+            raise ValueError
+    except ValueError:
         hint = "expected 'documents labels' or 'documents features labels'"
         raise _fault(path, 1, f"the header is {header[:40]!r}, {hint}") from None
     if names and len(names) != n_labels:
         raise _fault(path, 1, f"{n_labels:,} labels in the header, but there are {len(names):,} label names")
     n = 0
     for n, line in enumerate(lines, start=1):
-        first = "" if line[:1].isspace() else line.partition(" ")[0]
-        cells = line.split() if len(sizes) == 2 else ([] if ":" in first else first.split(","))
         try:
+            cells = _before_words(line) if features else line.split()
             ids = [int(cell.partition(":")[0]) for cell in cells if cell]
         except ValueError:
             raise _fault(path, n + 1, f"can't read the labels in {line[:40]!r}") from None
-        if any(not 0 <= i < n_labels for i in ids):
-            raise _fault(path, n + 1, f"label {max(ids)}, but the header says {n_labels:,} labels")
+        if beyond := [i for i in ids if not 0 <= i < n_labels]:
+            raise _fault(path, n + 1, f"label {beyond[0]}, but the header says {n_labels:,} labels")
         yield ids
-    if n != sizes[0]:
-        raise _fault(path, n + 1, f"the file ends after {n:,} documents, but the header says {sizes[0]:,}")
+    if n != n_documents:
+        raise _fault(path, n + 1, f"the file ends after {n:,} documents, but the header says {n_documents:,}")
+
+
+def _before_words(line: str) -> list[str]:
+    """The labels of `3,17 0:0.5 8:1.2`. A row that begins with a blank or a word has none."""
+    cells = line.split()
+    labels = cells.pop(0).split(",") if cells and not line[0].isspace() and ":" not in cells[0] else []
+    if not all(":" in word for word in cells):
+        raise ValueError("a blank between labels")
+    return labels
 
 
 def _title_and_content(row: dict[str, object]) -> str:
@@ -242,12 +258,16 @@ def _find(source: Path, names: Iterable[str]) -> Path | None:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Lines as text. Only \\n ends one, as in the programs that wrote them; an empty line is a line."""
+    return (line.rstrip("\r\n") for line in _decoded(path))
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """Lines with their ends. Only \\n ends one, as in the programs that wrote them; an empty line is a line."""
     with open_bytes(path) as stream:
         try:
             for number, raw in enumerate(stream, start=1):
                 try:
-                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                    yield raw.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     cure = f"iconv -f latin1 -t utf-8 {path.name}"
                     raise _fault(path, number, f"not UTF-8 at byte {error.start}; perhaps {cure}") from None

@@ -12,7 +12,7 @@ import io
 import json
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
@@ -22,6 +22,7 @@ from aplc.files import is_main_process, n_processes
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet", ".txt", ".txt.gz")
 STDIN = "-"
+UNQUOTED = "is a quote missing, or not doubled inside a cell?"
 
 
 @dataclass(slots=True)
@@ -128,15 +129,21 @@ def _from_json(raw: bytes, line: int) -> Document:
 
 def _read_csv(path: Path, stream: BinaryIO, bad_rows: BadRows) -> Iterator[Document]:
     csv.field_size_limit(2**31 - 1)  # the default refuses texts over 128 KiB
-    reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""))
-    header = next(reader, [])
+    reader = csv.reader(io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline=""), strict=True)
+    try:
+        header = next(reader, [])
+    except csv.Error as error:
+        raise CorpusError(f"{path}, line 1: {error}; {UNQUOTED}") from None
+    if repeated := [name for name in ("text", "labels", "id") if header.count(name) > 1]:
+        raise CorpusError(f"{path}, line 1: the header has several columns {repeated[0]!r}; keep one")
     if header and "text" not in header:
         raise CorpusError(
             f"{path}, line 1: the header has no column 'text', only {', '.join(header)}; "
-            "name the columns text and labels, with commas between cells"
+            "name the columns text and (but for predict) labels, with commas between cells"
         )
     while True:
         cells: list[str] = []
+        first_line = reader.line_num + 1
         try:
             cells = next(reader)
             if not cells:
@@ -148,8 +155,10 @@ def _read_csv(path: Path, stream: BinaryIO, bad_rows: BadRows) -> Iterator[Docum
             yield _document(row, reader.line_num)
         except StopIteration:
             return
-        except (_Bad, csv.Error) as bad:
+        except _Bad as bad:
             bad_rows.handle(path, reader.line_num, str(bad), cells)
+        except csv.Error as error:
+            bad_rows.handle(path, first_line, f"{error}; {UNQUOTED}", f"lines {first_line} to {reader.line_num}")
 
 
 def _read_parquet(path: Path, bad_rows: BadRows) -> Iterator[Document]:
@@ -198,14 +207,32 @@ def _document(row: dict[str, Any], line: int) -> Document:
         labels = []
     if not isinstance(labels, list):
         raise _Bad(f'\'labels\' must be a list of strings like ["a", "b"], found {type(labels).__name__}')
+    try:
+        names = clean_names(labels)
+    except ValueError as error:
+        raise _Bad(str(error)) from None
+    identity = None if identity is None else str(identity)
+    if not is_unicode("".join((text, *names, identity or ""))):
+        raise _Bad("not valid Unicode; save the file as UTF-8")
+    return Document(text=text, labels=names, id=identity, line=line)
+
+
+def clean_names(labels: Iterable[object]) -> list[str]:
+    """A document's labels without blanks around them and without repeats; ValueError for one that can't be a name."""
+    names = []
     for label in labels:
         if not isinstance(label, str):
-            raise _Bad(f"label {label!r} must be a string, found {type(label).__name__}; quote it")
-        if not label.strip() or "\n" in label.strip() or "\r" in label.strip():
-            raise _Bad(f"label {label!r} is empty or has a line break")
+            raise ValueError(f"label {label!r} must be a string, found {type(label).__name__}; quote it")
+        names.append(label.strip())
+        if not names[-1] or "\n" in names[-1] or "\r" in names[-1]:
+            raise ValueError(f"label {label!r} is empty or has a line break")
+    return list(dict.fromkeys(names))
+
+
+def is_unicode(text: str) -> bool:
+    """False for half of a surrogate pair, which Python's strings and JSON can spell, and no file can hold."""
     try:
-        "".join((text, *labels)).encode("utf-8")
+        text.encode("utf-8")
     except UnicodeEncodeError:
-        raise _Bad("not valid Unicode; save the file as UTF-8") from None
-    names = list(dict.fromkeys(label.strip() for label in labels))
-    return Document(text=text, labels=names, id=None if identity is None else str(identity), line=line)
+        return False
+    return True

@@ -2,9 +2,10 @@
 
 Pieces are put together to words again, without case and the punctuation at their ends, and each word is hashed letter
 by letter, so that it is the same however a tokenizer has cut it (but at a sign inside it: "follow-up" is one word where
-it is one piece, else two). The hash modulo a number of rows is the row that stands for the word, or behind the words'
-rows for the pair. So neither has to be stored. The price: two may share a row, words rarely, of the pairs of a large
-corpus one in a few, mostly with one of a single document.
+it is one piece, else two). Where a script has no blanks between words, each piece is a word. The hash modulo a number
+of rows is the row that stands for the word, or behind the words' rows for the pair. So neither has to be stored. The
+price: two may share a row, words rarely, of the pairs of a large corpus one in a few, mostly with one of a single
+document.
 """
 
 import re
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from aplc.data.tokenizer import Tokenizer
 
-VERSION = 2
+VERSION = 3
 """Of what a word is and of its row; a model has weights for the rows of one version."""
 INSIDE = "##"
 """WordPiece's mark of a piece that goes on a word."""
@@ -30,6 +31,8 @@ ROWS, PAIR_ROWS = 1 << 22, 1 << 24
 four does."""
 _SPECIAL = re.compile(r"<.+>|\[.+\]")
 """Pieces that stand for no text: <unk>, [SEP] and their like."""
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+"""Letters of scripts without blanks between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _POWERS = np.cumprod(np.full(LONGEST, 0x9E3779B97F4A7C15, dtype=np.uint64))
 
@@ -41,7 +44,7 @@ class WordHasher:
     begins: NDArray[np.bool_]
     """For each piece, whether a word begins with it."""
     ends: NDArray[np.bool_]
-    """Whether one ends with it: a piece with a sign behind its letters."""
+    """Whether one ends with it: a piece with a sign behind its letters, or of a script without blanks."""
     lengths: NDArray[np.int64]
     """Letters of each piece; none for one of punctuation, which ends a word."""
     hashes: NDArray[np.uint64]
@@ -57,8 +60,14 @@ class WordHasher:
         begins = [has != (mark == INSIDE) for has in marked] if any(marked) else [True] * len(pieces)
         texts = [piece.removeprefix(INSIDE).lstrip(BEGIN).lower()[:LONGEST] for piece in pieces]
         bares = ["" if _SPECIAL.fullmatch(text) else _bare(text, mark == BEGIN[1]) for text in texts]
-        begins = [first or text[:1] != bare[:1] for first, text, bare in zip(begins, texts, bares, strict=True)]
-        ends = [not bare or text[-1] != bare[-1] for text, bare in zip(texts, bares, strict=True)]
+        begins = [
+            first or text[:1] != bare[:1] or bool(_UNSPACED.match(bare))
+            for first, text, bare in zip(begins, texts, bares, strict=True)
+        ]
+        ends = [
+            not bare or text[-1] != bare[-1] or bool(_UNSPACED.match(bare[-1]))
+            for text, bare in zip(texts, bares, strict=True)
+        ]
         letters = [np.array([ord(letter) for letter in bare], dtype=np.uint64) for bare in bares]
         hashes = np.array([(row * _POWERS[: len(row)]).sum(dtype=np.uint64) for row in letters], dtype=np.uint64)
         return cls(np.array(begins), np.array(ends), np.array([len(row) for row in letters]), hashes)

@@ -135,13 +135,8 @@ def _figures(evaluation: Evaluation) -> Html:
 
 def _figures_note(evaluation: Evaluation) -> str:
     a, b = evaluation.metrics.propensity
-    unseen, unlabelled = evaluation.n_unseen, evaluation.metrics.n_unlabelled
     note = f"Propensities with A = {a:g}, B = {b:g}. Intervals: 1,000 bootstrap resamples of the documents."
-    if unseen:
-        note += f" {unseen:,} true labels never occurred in training; they count as missed."
-    if unlabelled:
-        note += f" {unlabelled:,} documents have no label and count as 0."
-    return note
+    return " ".join([note, *evaluation.notes])
 
 
 def _bands(caption: str, bands: Sequence[Band]) -> Html:

@@ -57,6 +57,18 @@ class Evaluation:
         return len(self.unseen)
 
     @property
+    def notes(self) -> list[str]:
+        """What a reader of the figures should know of the documents."""
+        found = []
+        if self.metrics.n_unlabelled:
+            found.append(f"{self.metrics.n_unlabelled:,} documents have no label and count as 0.")
+        if self.unseen:
+            retired = sum(name in self.labels.retired for name in self.unseen)
+            why = f" ({retired:,} of them retired)" if retired else ""
+            found.append(f"{self.n_unseen:,} true labels are not among the model's{why}; they count as missed.")
+        return found
+
+    @property
     def examples(self) -> list[Example]:
         return self.findings.examples
 
@@ -138,7 +150,8 @@ class Evaluator:
         )
         in_use = np.flatnonzero(labels.active & (labels.stands_for == np.arange(len(labels))))
         self.frequent = in_use[np.argsort(-labels.counts[in_use], kind="stable")][:DEPTH]
-        self.prior = labels.counts[self.frequent] / n_documents
+        # Labels that were added were counted in other documents, perhaps in more than there were.
+        self.prior = np.minimum(labels.counts[self.frequent] / n_documents, 1.0)
         self.unseen: dict[str, int] = {}
         self.findings = Findings(labels.names, sure=threshold, n_examples=n_examples)
         self.hash = hashlib.blake2b(digest_size=16)
@@ -159,9 +172,15 @@ class Evaluator:
             self.before.update(*before, indptr, flat)
         shape = (len(block), len(self.prior))
         self.baseline.update(np.broadcast_to(self.frequent, shape), np.broadcast_to(self.prior, shape), indptr, flat)
-        self.findings.update(block, ids, probs, truth)
+        self.findings.update([self._as_known(document) for document in block], ids, probs, truth)
         for document in block:
             self.hash.update(json.dumps([document.text, sorted(document.labels)]).encode())
+
+    def _as_known(self, document: Document) -> Document:
+        """With the names that the model has for labels: predictions of renamed and merged ones carry these."""
+        names, index = self.labels.names, self.labels.index
+        labels = (names[index[name]] if name in index else name for name in document.labels)
+        return replace(document, labels=list(dict.fromkeys(labels)))
 
     def finish(self) -> Evaluation:
         if self.metrics.n_evaluated == 0:

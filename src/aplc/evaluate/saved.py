@@ -16,7 +16,7 @@ from aplc.errors import ModelError
 from aplc.evaluate.metrics import DocumentScores
 from aplc.evaluate.run import Evaluation
 from aplc.files import atomic_write, write_json
-from aplc.folder import EVALUATION
+from aplc.folder import CONFIG, EVALUATION, read_labels
 
 FORMAT = 1
 FILE = EVALUATION
@@ -42,7 +42,7 @@ def save_evaluation(path: Path, evaluation: Evaluation, **about: str) -> None:
     arrays = {name: np.asarray(getattr(scores, name)) for name in _ARRAYS}
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     content = buffer.getvalue()
-    beside = path.with_suffix(".npz")
+    beside = path.with_name(path.name.removesuffix(".json") + ".npz")
     with atomic_write(beside) as out:
         out.write(content)
     stamp = {"format": FORMAT, **about}
@@ -51,17 +51,23 @@ def save_evaluation(path: Path, evaluation: Evaluation, **about: str) -> None:
 
 def load_evaluation(path: Path) -> SavedEvaluation:
     """From a file that `aplc evaluate --json` wrote, or a model folder that has it as evaluation.json."""
+    folder = None
     if path.is_dir():
         if not (path / FILE).is_file():
             hint = f"aplc evaluate {path} CORPUS --json {path / FILE}"
             raise ModelError(f"{path}: has no saved evaluation; make one: {hint}")
-        path = path / FILE
+        folder, path = path, path / FILE
     if not path.is_file():
         raise ModelError(f"{path}: no such file; make one: aplc evaluate MODEL CORPUS --json {path}")
     try:
         figures = json.loads(path.read_text("utf-8"))
         if figures["format"] != FORMAT:
             raise ModelError(f"{path}: format {figures['format']!r}, this version of aplc reads {FORMAT}")
+        if folder and (folder / CONFIG).is_file():
+            then, now = figures.get("label_set_version", 1), read_labels(folder).version
+            if then != now:
+                hint = f"aplc evaluate {folder} CORPUS --json {path}"
+                raise ModelError(f"{folder}: its labels have changed since it was evaluated; do it again: {hint}")
         beside = path.parent / Path(figures["scores"]["file"]).name
         if not beside.is_file():
             raise ModelError(f"{path}: the documents' scores, {beside.name}, are not beside it; evaluate again")

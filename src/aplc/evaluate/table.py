@@ -15,8 +15,8 @@ def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     lines = [f"{evaluation.metrics.n_evaluated:,} documents, {len(evaluation.labels):,} labels", ""]
     lines += _figures(evaluation)
     lines += ["", *_bands("band", evaluation.bands), "", *_bands("cluster", evaluation.clusters)]
-    if evaluation.n_unseen:
-        lines += ["", f"{evaluation.n_unseen:,} true labels never occurred in training; they count as missed"]
+    if evaluation.notes:
+        lines += ["", *evaluation.notes]
     return "\n".join(lines + _examples(evaluation.examples[:n_examples]))
 
 

@@ -115,8 +115,9 @@ def export(
         raise AplcError(f"--out {out}: is there already; give another folder")
     folder = ModelFolder.load(model)
     if not isinstance(folder.model, TaggingModel):
-        what = "one of words, which can't be exported" if isinstance(folder.model, WordModel) else "exported already"
-        raise ModelError(f"{model}: is {what}; export one with an encoder, as it was trained")
+        if isinstance(folder.model, WordModel):
+            raise ModelError(f"{model}: is a model of words (preset cpu), which can't be exported; others can")
+        raise ModelError(f"{model}: is exported already; export the one it was made from")
     if folder.model.encoder.long_text == "memory":
         raise ModelError(
             f"{model}: data.long_text = 'memory' carries state from segment to segment, which ONNX can't; a model with "

@@ -41,9 +41,11 @@ class TagRequest(BaseModel):
 
     text: Text | None = Field(None, description="One text.")
     texts: list[Text] | None = Field(None, min_length=1, description="Several texts; `results` has their order.")
-    top_k: int = Field(5, ge=1, le=MAX_TOP_K, strict=True, description="At most so many labels a text.")
-    threshold: float = Field(
-        0.0, ge=0, le=1, strict=True, allow_inf_nan=False, description="Leave out labels less probable than this."
+    top_k: int | None = Field(
+        None, ge=1, le=MAX_TOP_K, strict=True, description="At most so many labels a text: 5, or 100 with a threshold."
+    )
+    threshold: float | None = Field(
+        None, ge=0, le=1, strict=True, allow_inf_nan=False, description="Leave out labels less probable than this."
     )
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from typing import Annotated, Any
 from aplc import __version__
 from aplc.console import Screen
 from aplc.data.formats import Document
+from aplc.decide import Rule
 from aplc.errors import AplcError
 from aplc.folder import ModelFolder
 from aplc.predict import BATCH, name_tags, predict_documents
@@ -200,9 +201,10 @@ def _add_routes(app: FastAPI, service: Service) -> None:
                 422,
                 f"body.texts has {len(texts):,} texts, at most {service.limits.texts:,} a call; send several calls.",
             )
+        rule = Rule(top_k=request.top_k, threshold=request.threshold)
         with _queue_errors():
-            future = service.batcher.submit(texts, request.top_k)
-        tagged = [service.tagged(tags, request.threshold) for tags in await _result(future)]
+            future = service.batcher.submit(texts, rule.limit)
+        tagged = [service.tagged(tags, rule.threshold or 0.0) for tags in await _result(future)]
         return _json({"results": tagged} if request.text is None else tagged[0])
 
     @app.post("/explain", response_model=schema.Explained, responses={**refused, **schema.problems(404)})
@@ -271,6 +273,10 @@ def _sentence(error: RequestValidationError) -> str:
         what = str(problem["msg"]).removeprefix("Value error, ")
         if problem["type"] == "string_unicode":
             what = "half of a surrogate pair is no Unicode"
+        elif problem["type"] == "model_attributes_type":
+            what = "must be a JSON object, sent with the header Content-Type: application/json"
+        elif problem["type"] == "extra_forbidden":
+            what = "there is no such field; /docs lists those there are"
         parts.append(f"{where}: {what}")
     return "; ".join(parts) + "."
 

@@ -64,26 +64,29 @@ class Curves:
             a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
             log_n = np.log(np.maximum(n_L, 1))
             a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
-            curve_L3[:] = np.stack([a_L, b_L, c0 + c1 * log_n], 1)
+            curve_L3[:] = _no_flatter(np.stack([a_L, b_L, c0 + c1 * log_n], 1), s)
         for label, curve in self.own.items():
             curve_L3[label] = curve
         return curve_L3
 
 
 def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:
-    """a, b and c of one label.
-
-    Where it rises by less than 1 at all scores, words say nothing of the label. `rising` (nn/words.py) has no lower
-    slope, and would take the line of slope 1 through a point beyond all scores. So it is given the one through the
-    middle.
-    """
+    """a, b and c of one label."""
     if hit.all():
         return np.array(PLAIN, dtype=np.float32)
-    a, b, c = curve = _regress(np.stack([s, s**2], 1), hit)
-    if b + 2 * c * (s.max() if c > 0 else s.min()) < 1:
-        middle = s.mean()
-        return np.array([a + (b - 1 + c * middle) * middle, 1, 0], dtype=np.float32)
-    return curve
+    return _no_flatter(_regress(np.stack([s, s**2], 1), hit)[None], s)[0]
+
+
+def _no_flatter(curve_L3: Floats, s: Floats) -> Floats:
+    """Curves that `rising` (nn/words.py) can take.
+
+    Where one rises by less than 1 at all scores, words say nothing of the label. `rising` has no lower slope, and would
+    take the line of slope 1 through a point beyond all scores. So it is given the one through the middle.
+    """
+    a_L, b_L, c_L = curve_L3.T
+    steepest_L, middle = b_L + 2 * c_L * np.where(c_L > 0, s.max(), s.min()), s.mean()
+    line_L3 = np.stack([a_L + (b_L - 1 + c_L * middle) * middle, np.ones_like(a_L), np.zeros_like(a_L)], 1)
+    return np.where(steepest_L[:, None] < 1, line_L3, curve_L3)
 
 
 def _regress(x: NDArray, hit: NDArray[np.bool_]) -> Floats:

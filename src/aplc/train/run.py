@@ -16,13 +16,14 @@ from aplc import __version__
 from aplc.config import WORDS, Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
-from aplc.data.labels import LabelSet
+from aplc.data.labels import NAMES, LabelSet
+from aplc.data.tokenizer import FILE as TOKENIZER
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
 from aplc.files import write_json
-from aplc.folder import CONFIG, WEIGHTS, ModelFolder
+from aplc.folder import CARD, CONFIG, WEIGHTS, ModelFolder
 from aplc.nn.encoder import build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition
@@ -60,8 +61,9 @@ def train(
         refuse_changes(out, identity)
     if config.model.encoder == WORDS:
         if not (started and (out / WEIGHTS).is_file()):
+            fitted = fit_words(prepared, config, screen)  # a fit that fails leaves no run behind: nothing to go on with
             write_json(out / RUN, identity | {"aplc_version": __version__})
-            fit_words(prepared, config, screen).save(out)
+            fitted.save(out)
         else:
             screen.say(f"this run is finished; its model is in {out}")
         return _calibrated(ModelFolder.load(out), prepared, out, screen)
@@ -183,11 +185,15 @@ def _refuse_changed_labels(out: Path) -> None:
 
 def is_started(out: Path, resume: bool) -> bool:
     """Whether `out` holds a run to go on with; what must not be touched is an error."""
+    if out.exists() and not out.is_dir():
+        raise RunError(f"{out}: is a file; --out must be a folder, or nothing yet")
     started = (out / RUN).is_file()
     if started and not resume:
-        raise RunError(f"{out}: holds a run already; go on with --resume, or choose another --out")
+        raise RunError(f"{out}: holds a run already; go on with --resume, choose another --out, or delete it first")
     if not started and (out / CONFIG).is_file():
         raise RunError(f"{out}: holds a model that is no run to go on with; choose another --out")
+    if not started and (mine := [name for name in (CARD, NAMES, TOKENIZER, WEIGHTS) if (out / name).exists()]):
+        raise RunError(f"{out / mine[0]}: is there already and would be replaced; choose another --out")
     return started
 
 
@@ -198,12 +204,12 @@ def was_trained_on(model: Path, source: Source) -> bool:
 
 def refuse_changes(out: Path, identity: dict[str, Any]) -> None:
     """A resumed run must be the run that was started."""
-    before = json.loads((out / RUN).read_text("utf-8"))
+    before = read_json(out / RUN)
     now = json.loads(json.dumps(identity))
-    differences = [f"the {name} has changed" for name in ("corpus", "tokenizer") if before[name] != now[name]]
+    differences = [f"the {name} has changed" for name in ("corpus", "tokenizer") if before.get(name) != now[name]]
     for section, values in now["config"].items():
         for name, value in values.items():
-            old = before["config"].get(section, {}).get(name)
+            old = before.get("config", {}).get(section, {}).get(name)
             if old != value:
                 differences.append(f"{section}.{name} was {old!r} and is {value!r}")
     if differences:

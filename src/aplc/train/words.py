@@ -32,6 +32,8 @@ READ = 64
 def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder:
     """The model of words for the training rows."""
     train, rows, n_labels = prepared.train, prepared.train_rows, len(prepared.labels)
+    if idle := without_effect(config):
+        screen.say(f"without effect on a model of words: {', '.join(idle)}")
     hasher = WordHasher.of(prepared.tokenizer)
     counts = np.zeros(ROWS + PAIR_ROWS, dtype=np.int32)
     with screen.bar("counting words", len(rows)) as advance:
@@ -66,6 +68,19 @@ def fit_words(prepared: Prepared, config: Config, screen: Screen) -> ModelFolder
     model.curve.data.copy_(torch.from_numpy(curve_L3.T))
     config = replace(config, clusters=replace(config.clusters, cutoffs=()))
     return ModelFolder(config, cast(TaggingModel, model), prepared.tokenizer, prepared.labels, prepared.n_documents)
+
+
+def without_effect(config: Config) -> list[str]:
+    """Settings that were changed although a model of words does not know them."""
+    given, usual = config.to_dict(), Config().to_dict()
+    unknown = {"data": {"max_length", "long_text"}}
+    unknown |= {section: given[section].keys() - {"encoder", "seed"} for section in ("model", "clusters", "train")}
+    return [
+        f"{section}.{name}"
+        for section, names in unknown.items()
+        for name in sorted(names)
+        if given[section][name] != usual[section][name]
+    ]
 
 
 def read_matrices(
