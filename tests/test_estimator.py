@@ -106,8 +106,8 @@ def test_partial_fit_goes_on_and_adds_labels(trained):
         (["a", 3], [["a"], ["b"]], "number 1 is of type int"),
         (["a"], [[3]], "labels of text 0: label 3 must be a string"),
         (["a"], [["b\nc"]], "line break"),
-        (["a"], [["\ud800"]], "no Unicode"),
-        (["a\ud800"], [["b"]], "texts: number 0 .* no Unicode"),
+        (["a"], [["\ud800"]], "not valid Unicode"),
+        (["a\ud800"], [["b"]], "texts: number 0 is not valid Unicode"),
         (["a"], ["x"], "not one string"),
     ],
 )

@@ -213,7 +213,7 @@ def _texts(texts: Iterable[str]) -> list[str]:
         if not isinstance(text, str):
             raise AplcError(f"texts: number {i} is of type {type(text).__name__}, expected a string")
         if not is_unicode(text):
-            raise AplcError(f"texts: number {i} has half of a surrogate pair, which is no Unicode")
+            raise AplcError(f"texts: number {i} is not valid Unicode")
     return listed
 
 
@@ -238,12 +238,9 @@ def _lists(labels: Any) -> list[list[str]]:
 
 def _clean(names: Iterable[object], where: str) -> list[str]:
     try:
-        cleaned = clean_names(names)
+        return clean_names(names)
     except ValueError as error:
         raise AplcError(f"{where}: {error}") from None
-    if not all(map(is_unicode, cleaned)):
-        raise AplcError(f"{where}: half of a surrogate pair is no Unicode")
-    return cleaned
 
 
 def _names(labels: Any, label_names: Sequence[str] | None) -> list[list[str]]:

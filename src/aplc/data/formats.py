@@ -212,7 +212,7 @@ def _document(row: dict[str, Any], line: int) -> Document:
     except ValueError as error:
         raise _Bad(str(error)) from None
     identity = None if identity is None else str(identity)
-    if not is_unicode("".join((text, *names, identity or ""))):
+    if not is_unicode(text + (identity or "")):
         raise _Bad("not valid Unicode; save the file as UTF-8")
     return Document(text=text, labels=names, id=identity, line=line)
 
@@ -226,6 +226,8 @@ def clean_names(labels: Iterable[object]) -> list[str]:
         names.append(label.strip())
         if not names[-1] or "\n" in names[-1] or "\r" in names[-1]:
             raise ValueError(f"label {label!r} is empty or has a line break")
+        if not is_unicode(label):
+            raise ValueError(f"label {label!r} is not valid Unicode; save it as UTF-8")
     return list(dict.fromkeys(names))
 
 
