@@ -97,7 +97,7 @@ def convert(
         Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"],
         typer.Option("--from", help="Whose files they are."),
     ],
-    out: Annotated[Path, typer.Option(help="Folder to write train.jsonl and test.jsonl to.")],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and test.jsonl; it must not hold a corpus.")],
 ) -> None:
     """Turn AttentionXML's, PECOS', the paper authors' or the XML repository's files into a corpus."""
     from aplc.console import Screen

@@ -189,18 +189,18 @@ def test_labels_that_scores_say_nothing_of_are_as_probable_as_they_are_frequent(
     assert share.max() < 0.08
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_common_curve_of_labels_that_scores_say_nothing_of(seed):
-    """None of them may become certain everywhere."""
+    """Left-out scores of such labels are a little lower where they are right; none may become certain everywhere."""
     rng = np.random.default_rng(seed)
-    n = np.geomspace(150, 4, 60).astype(int)
-    scores = rng.normal(n / 1_000, 0.02, (1_000, 60)).astype(np.float32)
-    hits = rng.random(scores.shape) < n / 1_000
+    n = np.maximum(170 / np.arange(1, 61), 2).astype(int)
+    hits = rng.random((1_000, 60)) < n / 1_000
+    scores = (rng.normal(n / 1_000, 0.1, hits.shape) - 0.02 * hits).astype(np.float32)
     curves = Curves(len(scores))
     curves.add(0, scores, hits)
     assert not curves.own
-    probs = rising(torch.from_numpy(scores), torch.from_numpy(curves.finish(n)).T).sigmoid()
-    assert probs.mean(0).max() < 0.4
+    share = rising(torch.from_numpy(scores), torch.from_numpy(curves.finish(n)).T).sigmoid().mean(0)
+    assert np.abs(share.numpy() - n / 1_000).max() < 0.2
 
 
 def test_labels_of_about_as_many_documents_have_one_curve():
