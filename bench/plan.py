@@ -21,9 +21,9 @@ from pathlib import Path
 
 CPU_CLOCK = """
 import sys, time, types
-import aplc.train.loop, aplc.train.probe
+import aplc.train.loop, aplc.plan.probe
 clock = types.SimpleNamespace(monotonic=time.process_time)
-aplc.train.loop.time = aplc.train.probe.time = clock
+aplc.train.loop.time = aplc.plan.probe.time = clock
 from aplc.cli import main
 main()
 """

@@ -42,15 +42,15 @@ from aplc.data.samples import write_pubmed_mesh
 from aplc.data.tokenizer import Template
 from aplc.data.tokens import TokenCache
 from aplc.files import cache_root
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.nn.encoder import build_encoder
-from aplc.nn.model import TaggingModel
+from aplc.models.network import TaggingModel
 from aplc.nn.partition import Partition
 from aplc.train.checkpoint import Progress
 from aplc.train.loop import Run, train_step
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Source, prepare
-from aplc.train.probe import WARMUP, memory_at_hand, spread_batches
+from aplc.plan.probe import WARMUP, memory_at_hand, spread_batches
 
 SETTINGS = [
     *("model.encoder=new", "model.layers=4", "model.width=256", "model.heads=4", "model.inner_width=1024"),
@@ -109,7 +109,7 @@ def aplc_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: i
     encoder = build_encoder(CONFIG.model, vocab_size=vocab_size, max_length=LENGTH)
     model = TaggingModel(encoder, CONFIG, n_labels=n_labels, cutoffs=partition.cutoffs).train()
     nothing: Any = None
-    folder = ModelFolder(CONFIG, model, nothing, nothing, len(cache))
+    folder = TrainedTagger(CONFIG, model, nothing, nothing, len(cache))
     batches = Batches(cache, np.arange(len(cache)), collate, BATCH, 0)
     optimizers = Optimizers.for_tagging(model, CONFIG.train)
     run = Run(folder, optimizers, batches, cache, np.arange(0), Progress(), Path("unused"), Screen(quiet=True))

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 
-from aplc import ablate as module
-from aplc.ablate import Row, ablate, cells
+from aplc.train import ablate as module
+from aplc.train.ablate import Row, ablate, cells
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus

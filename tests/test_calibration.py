@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from aplc.calibration import STEPS, Calibration, Ranking
+from aplc.models.calibration import STEPS, Calibration, Ranking
 from aplc.data.formats import read_documents
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import evaluate
 from aplc.evaluate.table import render
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.nn.clusters import LabelClusters
-from aplc.predict import _search, calibrate
+from aplc.predict.search import _search, calibrate
 from reference import reference_ranking, reference_threshold
 
 BOUNDS = (0, 6, 14)
@@ -180,7 +180,7 @@ def test_search_is_exact_where_calibration_turns_the_order_around(retired):
 
 
 def test_evaluation_shows_the_error_before_and_after(trained, corpus):
-    folder = ModelFolder.load(trained)
+    folder = TrainedTagger.load(trained)
     documents = list(read_documents(corpus / "train.jsonl"))
     rows = folder.tokenizer.encode([document.text for document in documents])
     learned = calibrate(folder, rows, [folder.labels.encode(document.labels) for document in documents])

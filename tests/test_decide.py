@@ -8,7 +8,7 @@ import pytest
 
 from aplc import Tagger
 from aplc.data.labels import LabelSet
-from aplc.decide import Decision, Rule, allowed_labels, best_f1_counts
+from aplc.predict.decide import Decision, Rule, allowed_labels, best_f1_counts
 from aplc.errors import AplcError
 from conftest import topic_rows
 from reference import reference_f1_count

@@ -18,13 +18,13 @@ from aplc.data.batches import Batch
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.survey import survey
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.inspect import zipf_picture
 from aplc.nn.encoder import build_encoder
-from aplc.plan import cut_picture, duration, in_bytes, plan
-from aplc.train.budget import Sizes, suggest
+from aplc.plan.network import cut_picture, duration, in_bytes, plan
+from aplc.plan.budget import Sizes, suggest
 from aplc.train.prepare import Source
-from aplc.train.probe import Activations, Timing, _kept_bytes, measure_activations
+from aplc.plan.probe import Activations, Timing, _kept_bytes, measure_activations
 from conftest import topic_rows, write_rows
 
 
@@ -44,7 +44,7 @@ def planned(source, config):
 
 
 def test_parameters_are_those_of_the_trained_model(planned, trained):
-    model = ModelFolder.load(trained).model
+    model = TrainedTagger.load(trained).model
     assert planned.sizes.parameters == sum(p.numel() for p in model.parameters())
     assert planned.sizes.clusters == sum(p.numel() for p in model.clusters.parameters())
     weights = [p for name, p in model.clusters.named_parameters() if name.endswith("weight") and ".norm." not in name]
@@ -135,7 +135,7 @@ def test_time_is_that_of_all_steps_validation_and_saving(planned):
 
 
 def test_probe_of_slow_steps_is_cut_short(source, config, monkeypatch):
-    monkeypatch.setattr("aplc.train.probe.PATIENCE", 0.0)
+    monkeypatch.setattr("aplc.plan.probe.PATIENCE", 0.0)
     assert plan(source, config).timing.steps == 5
 
 

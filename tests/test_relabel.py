@@ -14,8 +14,8 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.run import evaluate
-from aplc.folder import ModelFolder, replace_folder
-from aplc.relabel import _regress, add_labels, merge_labels, rename_label, retire_labels
+from aplc.store.folder import TrainedTagger, replace_folder
+from aplc.train.relabel import _regress, add_labels, merge_labels, rename_label, retire_labels
 from conftest import topic_rows, write_rows
 from test_cli import aplc, fails, ok
 
@@ -25,7 +25,7 @@ NEW = {"chemistry": "acid base salt molecule", "sailing": "boat anchor mast harb
 
 @pytest.fixture(scope="module")
 def folder(trained):
-    return ModelFolder.load(trained)
+    return TrainedTagger.load(trained)
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_saved_changes_are_read_again(added, tmp_path):
         merge_labels(rename_label(added, "food", "Foodstuffs"), ["rare"], "Foodstuffs"), ["animals"]
     )
     changed.save(tmp_path / "model")
-    loaded = ModelFolder.load(tmp_path / "model")
+    loaded = TrainedTagger.load(tmp_path / "model")
     assert loaded.labels.state() == changed.labels.state()
     assert loaded.labels.version == 5
     assert tags(loaded, top_k=8) == tags(changed, top_k=8)
@@ -166,13 +166,13 @@ def test_a_change_is_all_or_nothing(trained, folder, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ModelFolder, "save_weights", fail)
+        patch.setattr(TrainedTagger, "save_weights", fail)
         with pytest.raises(OSError, match="disk full"):
             replace_folder(model, folder, changed)
     assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     replace_folder(model, folder, changed)
-    assert ModelFolder.load(model).labels.names[-1] == "x"
+    assert TrainedTagger.load(model).labels.names[-1] == "x"
     assert (model / "run.json").is_file()
     with pytest.raises(ModelError, match="changed by somebody else"):
         replace_folder(model, folder, changed)

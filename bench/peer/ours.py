@@ -21,8 +21,8 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
-    from aplc.folder import ModelFolder
-    from aplc.predict import predict_documents
+    from aplc.store.folder import TrainedTagger
+    from aplc.predict.search import predict_documents
     from aplc.train.prepare import Source
     from aplc.train.run import train
 
@@ -38,7 +38,7 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     )
     trained = clock.read()
     size = sum(file.stat().st_size for file in (out / "model").iterdir() if file.is_file())  # not the checkpoints
-    model = ModelFolder.load(out / "model")
+    model = TrainedTagger.load(out / "model")
     documents = list(corpus.documents("test"))
     clock.restart()
     blocks = [(ids, probs) for _, ids, probs in predict_documents(model, documents, min(DEPTH, len(model.labels)))]

@@ -1,6 +1,6 @@
 """Tag texts with the right few labels out of ten thousand to a million (APLC-XLNet, ICML 2020)."""
 
-__version__ = "0.1.0"
+from aplc.version import __version__
 
 __all__ = ["LabelClusters", "Partition", "Tagger", "__version__"]
 

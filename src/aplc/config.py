@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from aplc.errors import AplcError
 
-WORDS = "words"
-"""The encoder's name where there is none: a model of words."""
+PRESET_ALIASES = {"cpu": "words"}
+"""Former names of presets."""
 
 
 def check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
@@ -62,8 +62,7 @@ class EncoderConfig:
     """An encoder, as training and pretraining both name it."""
 
     encoder: str = "xlnet-base-cased"
-    """A hub name, a folder, or "new": an XLNet of the size below with random weights. For `aplc train` also "words":
-    none, labels are read off the words, and the settings of `model`, `clusters` and `train` but the seed do nothing."""
+    """A hub name, a folder, or "new": an XLNet of the size below with random weights."""
     layers: int = 12
     """Blocks of a new encoder."""
     width: int = 768
@@ -86,6 +85,9 @@ class EncoderConfig:
 
 @dataclass(kw_only=True, frozen=True)
 class ModelConfig(EncoderConfig):
+    kind: Literal["network", "words", "exported"] = "network"
+    """What is trained: the paper's network, or a words model, to which of the other settings of `model`, `clusters` and
+    `train` only the seed matters. "exported" is what `aplc export` makes."""
     pooling: Literal["auto", "last", "first", "mean"] = "auto"
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
@@ -95,6 +97,8 @@ class ModelConfig(EncoderConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoder == "words":
+            raise AplcError("model.encoder = 'words': is a kind of model now; use --preset words, or model.kind=words")
         check("model", "hidden_width", self.hidden_width, self.hidden_width >= 1, "at least 1")
         check("model", "hidden_dropout", self.hidden_dropout, 0 <= self.hidden_dropout < 1, "in [0, 1)")
 
@@ -195,7 +199,7 @@ class TrainConfig(StepsConfig):
 
 @dataclass(kw_only=True, frozen=True)
 class WordsConfig:
-    """For `model.encoder = "words"`."""
+    """For `model.kind = "words"`."""
 
     limit: int = 8_192
     """Documents, or else weighty words and pairs, solved for at once; memory grows with their square."""
@@ -243,7 +247,7 @@ class Tree:
             if not path.is_file():
                 raise AplcError(f"{path}: no such preset file")
             return cls.from_toml(path)
-        names = preset_names(cls.presets)
+        name, names = PRESET_ALIASES.get(name, name), preset_names(cls.presets)
         if name not in names:
             raise AplcError(f"no preset {name!r}; there are {', '.join(names)}, or give a .toml file")
         with resources.as_file(resources.files(cls.presets) / f"{name}.toml") as path:

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from aplc.files import is_main_process
+from aplc.machine import is_main_process
 
 Advance = Callable[..., None]
 """`advance(n=1, note="")`: n more done, and what to show beside the bar."""

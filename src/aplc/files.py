@@ -1,4 +1,7 @@
-"""Writing files so that a crash never leaves half of one: write aside, flush, rename."""
+"""Files: written so that a crash never leaves half of one, read so that a bad one is named, and a cache.
+
+Everything is written under a temporary name beside its final one, flushed to disk, and renamed when complete.
+"""
 
 import contextlib
 import ctypes
@@ -12,10 +15,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from aplc.errors import ModelError
+from aplc.machine import is_main_process
+
+MB = 1_000_000
+
 
 @contextlib.contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A name beside `path` to write to; renamed to it when the block ends without an exception.
+    """A temporary name beside `path` to write to; renamed to it when the block ends without an exception.
 
     Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
     """
@@ -25,22 +33,22 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     os.close(handle)
-    aside = Path(name)
+    temporary = Path(name)
     try:
-        yield aside
-        with aside.open("rb") as written:
+        yield temporary
+        with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        aside.chmod(0o666 & ~_umask())  # mkstemp makes it private
+        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
         if is_main_process():
-            os.replace(aside, path)
+            os.replace(temporary, path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` only when the block ends without an exception."""
-    with atomic_path(path) as aside, aside.open("wb") as out:
+    with atomic_path(path) as temporary, temporary.open("wb") as out:
         yield out
 
 
@@ -51,13 +59,13 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     Files are hard links to the old ones: what is written with `atomic_write` replaces a link and leaves the old file.
     """
     folder = folder.resolve()
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
-        shutil.copytree(folder, aside, copy_function=_link, symlinks=False, dirs_exist_ok=True)
-        yield aside
-        _exchange(aside, folder)
+        shutil.copytree(folder, temporary, copy_function=_link, symlinks=False, dirs_exist_ok=True)
+        yield temporary
+        _exchange(temporary, folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)  # by now the old one
+        shutil.rmtree(temporary, ignore_errors=True)  # by now the old one
 
 
 @contextlib.contextmanager
@@ -67,16 +75,16 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Its own files are on the disk by then; those of folders in it, such as an environment's thousands, are the system's.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
-        yield aside
-        for file in filter(Path.is_file, aside.iterdir()):
+        yield temporary
+        for file in filter(Path.is_file, temporary.iterdir()):
             with file.open("rb") as written:
                 os.fsync(written.fileno())
-        aside.chmod(0o777 & ~_umask())  # mkdtemp makes it private
-        os.rename(aside, folder)
+        temporary.chmod(0o777 & ~_umask())  # mkdtemp makes it private
+        os.rename(temporary, folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _link(source: str, target: str) -> None:
@@ -106,16 +114,6 @@ _AT_CWD, _EXCHANGE = -100, 2
 """Linux' names for "relative to where we are" and RENAME_EXCHANGE."""
 
 
-def is_main_process() -> bool:
-    """False in all but the first of the processes that `torchrun` starts. Known from the environment, without torch."""
-    return n_processes() == 1 or os.environ.get("RANK", "0") == "0"
-
-
-def n_processes() -> int:
-    """Processes that `torchrun` has started, also known without torch."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
@@ -125,6 +123,27 @@ def _umask() -> int:
 def write_json(path: Path, value: Any) -> None:
     with atomic_write(path) as out:
         out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """One JSON object of a model folder."""
+    try:
+        tree = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path}: not JSON ({error})") from None
+    if not isinstance(tree, dict):
+        raise ModelError(f"{path}: must hold one JSON object")
+    return tree
+
+
+def check_file(path: Path, limit: int) -> None:
+    """Refuse anything but a regular file of at most `limit` bytes; a pipe or a device would be read forever."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise ModelError(f"{path}: not a regular file")
+    if path.stat().st_size > limit:
+        raise ModelError(f"{path}: {path.stat().st_size:,} bytes, at most {limit:,} are plausible")
 
 
 def digest(*parts: object) -> str:
@@ -145,8 +164,8 @@ def cached(folder: Path, build: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     try:
-        with new_folder(folder) as aside:
-            build(aside)
+        with new_folder(folder) as temporary:
+            build(temporary)
     except OSError:
         if not folder.is_dir():  # else another process was first; its content is the same
             raise

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from aplc.data.cache import blocks
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
-from aplc.data.tokens import blocks
 from aplc.errors import CorpusError
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 10

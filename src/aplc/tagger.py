@@ -18,14 +18,15 @@ from sklearn.base import BaseEstimator
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.formats import Document, clean_names, is_unicode
-from aplc.decide import Rule
+from aplc.data.source import Source
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
-from aplc.folder import ModelFolder
-from aplc.hub import fetch_model, push_model
-from aplc.predict import decide_documents, predict_documents
-from aplc.relabel import add_labels
-from aplc.train.prepare import Source
+from aplc.models.trained import TrainedTagger
+from aplc.predict.decide import Rule
+from aplc.predict.search import decide_documents, predict_documents
+from aplc.store.folder import load_tagger, save_tagger
+from aplc.store.hub import fetch_model, push_model
+from aplc.train.relabel import add_labels
 from aplc.train.run import train
 from aplc.train.update import update
 
@@ -61,7 +62,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         config = Config.from_preset(self.preset).with_settings(list(self.settings))
         documents = _documents(texts, labels, label_names)
         with Source.from_memory(documents) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
-            self._folder = train(source, config, Path(out), screen=self._screen)
+            self._trained = train(source, config, Path(out), screen=self._screen)
         return self
 
     def partial_fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
@@ -71,12 +72,12 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(texts, labels, label_names=label_names)
-        folder, documents = self.folder, _documents(texts, labels, label_names)
-        known = folder.labels.index.keys() | folder.labels.retired
+        trained, documents = self.trained, _documents(texts, labels, label_names)
+        known = trained.labels.index.keys() | trained.labels.retired
         new = dict.fromkeys(name for document in documents for name in document.labels if name not in known)
         if new:
-            folder = add_labels(folder, documents, list(new))
-        self._folder = update(folder, documents, n_counted=len(self.folder.labels))
+            trained = add_labels(trained, documents, list(new))
+        self._trained = update(trained, documents, n_counted=len(self.trained.labels))
         return self
 
     @overload
@@ -133,17 +134,17 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         )
         single = isinstance(texts, str)
         documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
-        results = [tags for _, block in decide_documents(self.folder, documents, rule) for tags in block]
+        results = [tags for _, block in decide_documents(self.trained, documents, rule) for tags in block]
         return results[0] if single else results
 
     def predict_proba(self, texts: str | Iterable[str], top_k: int = DEPTH) -> sparse.csr_array:
         """Probabilities of each text's `top_k` best labels as a sparse (texts, labels) array; columns: `classes_`."""
         if top_k < 1:
             raise AplcError(f"top_k = {top_k}: must be at least 1")
-        folder = self.folder
+        trained = self.trained
         documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
-        k, shape = min(top_k, len(folder.labels)), (len(documents), len(folder.labels))
-        found = [(ids, probs) for _, ids, probs in predict_documents(folder, documents, k)]
+        k, shape = min(top_k, len(trained.labels)), (len(documents), len(trained.labels))
+        found = [(ids, probs) for _, ids, probs in predict_documents(trained, documents, k)]
         ids = np.concatenate([np.empty((0, k), dtype=np.int64), *(block for block, _ in found)])
         probs = np.concatenate([np.empty((0, k), dtype=np.float32), *(block for _, block in found)])
         kept = ids >= 0
@@ -153,11 +154,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def score(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> float:
         """nDCG of the five best labels; true labels that the model does not have count as missed."""
-        folder, documents = self.folder, _documents(texts, labels, label_names)
-        metrics = Metrics(folder.labels.counts, n_documents=folder.n_documents)
+        trained, documents = self.trained, _documents(texts, labels, label_names)
+        metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
         unseen: dict[str, int] = {}
-        for block, ids, probs in predict_documents(folder, documents, min(5, len(folder.labels))):
-            truth = [folder.labels.encode_all(document.labels, unseen) for document in block]
+        for block, ids, probs in predict_documents(trained, documents, min(5, len(trained.labels))):
+            truth = [trained.labels.encode_all(document.labels, unseen) for document in block]
             flat = np.array([i for row in truth for i in row], dtype=np.int64)
             metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), flat)
         if not metrics.n_evaluated:
@@ -167,24 +168,29 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> NDArray[np.object_]:
         """Label names in the order of `predict_proba`'s columns."""
-        return np.array(self.folder.labels.names, dtype=object)
+        return np.array(self.trained.labels.names, dtype=object)
 
     @property
-    def folder(self) -> ModelFolder:
+    def trained(self) -> TrainedTagger:
         """The model with its tokenizer and labels."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this Tagger has no model yet: call fit, or Tagger.from_pretrained(folder)")
-        return self._folder
+        return self._trained
+
+    @property
+    def folder(self) -> TrainedTagger:
+        """The former name of `trained`."""
+        return self.trained
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write a model folder."""
-        self.folder.save(Path(folder))
+        save_tagger(self.trained, Path(folder))
 
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> Self:
         """Read a model folder that `save_pretrained` or `aplc train` wrote, or fetch one from the hub by its name."""
         tagger = cls()
-        tagger._folder = ModelFolder.load(fetch_model(folder))
+        tagger._trained = load_tagger(fetch_model(folder))
         return tagger
 
     def push_to_hub(self, name: str, *, private: bool = True, message: str = "Upload with aplc") -> str:
@@ -198,7 +204,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         return Screen(quiet=not self.verbose)
 
     def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_folder")
+        return hasattr(self, "_trained")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

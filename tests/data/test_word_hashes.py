@@ -6,7 +6,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, pre_tokenizers
 
 from aplc.data.tokenizer import Tokenizer
-from aplc.data.words import PAIR_ROWS, ROWS, WordHasher
+from aplc.words.text import PAIR_ROWS, ROWS, WordHasher
 
 
 @pytest.fixture(scope="module")

@@ -12,14 +12,14 @@ from aplc.errors import AplcError, CorpusError
 from aplc.evaluate.run import Evaluator, evaluate, parse_propensity
 from aplc.evaluate.saved import load_evaluation, save_evaluation
 from aplc.evaluate.table import render
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from evaluations import make_evaluation, make_labels
 
 NAMES = [f"label {i}" for i in range(40)]
 
 
 def test_model_is_scored_with_bands_clusters_and_intervals(corpus, trained):
-    evaluation = evaluate(ModelFolder.load(trained), Corpus.open(corpus).documents("test"), n_examples=3)
+    evaluation = evaluate(TrainedTagger.load(trained), Corpus.open(corpus).documents("test"), n_examples=3)
     figures = json.loads(json.dumps(evaluation.to_dict()))
     assert figures["unseen_labels"] == 1
     assert [band["name"] for band in figures["bands"]] == ["head", "torso", "tail", "unseen"]
@@ -43,7 +43,7 @@ def test_model_is_scored_with_bands_clusters_and_intervals(corpus, trained):
 
 
 def test_options_reach_the_metrics(corpus, trained):
-    folder, documents = ModelFolder.load(trained), list(Corpus.open(corpus).documents("test"))
+    folder, documents = TrainedTagger.load(trained), list(Corpus.open(corpus).documents("test"))
     usual = evaluate(folder, documents).metrics
     other = evaluate(folder, documents, propensity=(0.6, 2.6), threshold=0.01).metrics
     assert usual.result()["P@3"] == other.result()["P@3"]

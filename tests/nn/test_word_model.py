@@ -8,7 +8,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from aplc.data.batches import Batch
 from aplc.errors import ModelError
 from aplc.nn import words
-from aplc.nn.words import PAIR_LENGTH, AllLabels, WordFeatures, WordModel, rising
+from aplc.words.model import PAIR_LENGTH, AllLabels, WordFeatures, WordModel, rising
 
 N_LABELS = 7
 

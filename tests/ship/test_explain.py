@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from aplc.folder import ModelFolder
-from aplc.relabel import merge_labels
-from aplc.ship.explain import characters_read, explain, parts_of
+from aplc.store.folder import TrainedTagger
+from aplc.train.relabel import merge_labels
+from aplc.predict.explain import characters_read, explain, parts_of
 
 
 @pytest.fixture(scope="module")
 def folder(trained):
-    return ModelFolder.load(trained)
+    return TrainedTagger.load(trained)
 
 
 def test_words_of_the_topic_speak_for_it(folder):
@@ -46,7 +46,7 @@ def test_text_beyond_the_limit_is_not_read(folder):
 
 
 def test_long_text_is_not_read_whole_even_if_the_model_does(folder, monkeypatch):
-    monkeypatch.setattr("aplc.ship.explain.LONGEST", 9)
+    monkeypatch.setattr("aplc.predict.explain.LONGEST", 9)
     assert explain(folder, "rain and snow", "météo") == explain(folder, "rain and ", "météo")
 
 

@@ -13,11 +13,11 @@ from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.tokenizer import Template
 from aplc.errors import ModelError
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.nn.encoder import Encoder, build_encoder
-from aplc.nn.model import TaggingModel
-from aplc.ship.export import _graphs, _save, export, int8_rows, quantise
-from aplc.ship.onnx import CLUSTERS, ENCODER, OnnxModel
+from aplc.models.network import TaggingModel
+from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
+from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
 from conftest import topic_rows
 from test_cli import aplc, ok
 
@@ -39,7 +39,7 @@ def _one_export_of_a_model():
             yield name, copy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aplc.ship.export._graphs", remembered)
+        patch.setattr("aplc.predict.export._graphs", remembered)
         yield
 
 
@@ -63,7 +63,7 @@ def hidden_and_probabilities(folder):
 
 
 def test_onnx_matches_pytorch(trained, exported):
-    folder, other = ModelFolder.load(trained), ModelFolder.load(exported[0])
+    folder, other = TrainedTagger.load(trained), TrainedTagger.load(exported[0])
     assert isinstance(other.model, OnnxModel)
     torch.testing.assert_close(
         hidden_and_probabilities(other), hidden_and_probabilities(folder), atol=1e-4, rtol=0, check_dtype=False
@@ -105,7 +105,7 @@ def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
 
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_topk_of_exported_weights_is_exact(int8, k):
-    model = ModelFolder.load(int8[0]).model
+    model = TrainedTagger.load(int8[0]).model
     pooled = torch.randn(40, model.encoder.width) * 3
     allowed = torch.tensor([True, False, True, True, True, True])
     probs = model.clusters.probabilities(pooled)
@@ -203,7 +203,7 @@ def test_export_touches_no_folder_that_is_there(trained, exported, tmp_path, mon
         done = aplc("export", trained, "--out", out)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is there already" in done.stderr
-    monkeypatch.setattr("aplc.ship.export._save", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
+    monkeypatch.setattr("aplc.predict.export._save", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
     with pytest.raises(ModelError, match="too large"):
         export(trained, tmp_path / "onnx")
     assert not list(tmp_path.iterdir())

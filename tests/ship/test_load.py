@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from aplc import Tagger
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.ship.metrics import resident_memory
 from aplc.ship.serve import Service, make_app
 from conftest import topic_rows
@@ -109,7 +109,7 @@ def test_stop_under_load_answers_every_accepted_request(server, texts, expected)
 
 @pytest.fixture(scope="module")
 def api(trained):
-    service = Service(ModelFolder.load(trained), "topics")
+    service = Service(TrainedTagger.load(trained), "topics")
     close, service.batcher.close = (
         service.batcher.close,
         lambda: None,

@@ -8,7 +8,7 @@ import pytest
 
 import browser
 from aplc.data.labels import LabelSet
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.ship.serve import Server, Service, _listen, make_app
 
 NASTY = "<img src=x onerror=window.hacked=1>"
@@ -18,9 +18,9 @@ TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"
 @pytest.fixture(scope="module")
 def address(trained):
     """A server in a thread, of a model one of whose labels is nasty."""
-    folder = ModelFolder.load(trained)
+    folder = TrainedTagger.load(trained)
     names = tuple(NASTY if name == "music, classical" else name for name in folder.labels.names)
-    renamed = ModelFolder(
+    renamed = TrainedTagger(
         folder.config, folder.model, folder.tokenizer, LabelSet(names, folder.labels.counts), folder.n_documents
     )
     listener = _listen("127.0.0.1", 0)

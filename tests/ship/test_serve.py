@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
-from aplc.folder import ModelFolder
+from aplc.store.folder import TrainedTagger
 from aplc.ship.guard import Limits
 from aplc.ship.serve import Service, make_app
 from test_cli import aplc
@@ -18,7 +18,7 @@ LIMITS = Limits(body=20_000, texts=8, queue=10, requests=4)
 
 @pytest.fixture(scope="module")
 def service(trained):
-    return Service(ModelFolder.load(trained), "topics", limits=LIMITS)
+    return Service(TrainedTagger.load(trained), "topics", limits=LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +232,7 @@ def test_api_description_matches_what_is_checked(client):
 
 
 def test_closed_service_says_503(trained):
-    service = Service(ModelFolder.load(trained), "topics")
+    service = Service(TrainedTagger.load(trained), "topics")
     with TestClient(make_app(service)) as client:
         service.batcher.close()
         assert "shutting down" in sentence(client.post("/tag", json={"text": "cat"}), 503)

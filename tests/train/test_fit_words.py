@@ -14,16 +14,16 @@ from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import AplcError, ModelError, RunError
 from aplc.evaluate.run import evaluate
-from aplc.folder import ModelFolder
-from aplc.nn.words import rising
-from aplc.plan_words import plan_words
-from aplc.relabel import retire_labels
-from aplc.ship.explain import explain
+from aplc.store.folder import TrainedTagger
+from aplc.words.model import rising
+from aplc.plan.words import plan_words
+from aplc.train.relabel import retire_labels
+from aplc.predict.explain import explain
 from aplc.train import curves as curves_module
 from aplc.train import ridge
-from aplc.train.curves import PLAIN, Curves
+from aplc.words.curves import PLAIN, Curves
 from aplc.train.prepare import Source
-from aplc.train.ridge import TOLERANCE, Conjugate, block_size, solve
+from aplc.words.ridge import TOLERANCE, Conjugate, block_size, solve
 from aplc.train.run import train
 from conftest import Recorder
 from reference import ridge_weights
@@ -265,7 +265,7 @@ def test_too_few_hits_leave_the_order_of_scores():
 
 
 def test_learns_and_is_the_same_after_loading(trained, corpus):
-    found = evaluate(ModelFolder.load(trained), Corpus.open(corpus).documents("test"))
+    found = evaluate(TrainedTagger.load(trained), Corpus.open(corpus).documents("test"))
     assert found.metrics.result()["P@1"] > 0.9
     tagger = Tagger.from_pretrained(trained)
     assert tagger.predict("bread and cheese and soup", top_k=1)[0][0] == "food"
@@ -285,7 +285,7 @@ def test_more_documents_than_are_solved_for_at_once(corpus, tmp_path):
     config = CONFIG.with_settings(["words.limit=20"])
     train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
     assert "conjugate gradients, 20 words and pairs" in screen.text
-    found = evaluate(ModelFolder.load(tmp_path / "m"), Corpus.open(corpus).documents("test"))
+    found = evaluate(TrainedTagger.load(tmp_path / "m"), Corpus.open(corpus).documents("test"))
     assert found.metrics.result()["P@1"] > 0.9
 
 
@@ -326,7 +326,7 @@ def test_what_needs_a_network_is_refused(trained):
 
 
 def test_labels_are_retired_and_words_explained(trained):
-    folder = ModelFolder.load(trained)
+    folder = TrainedTagger.load(trained)
     effects = {p.start: p.effect for p in explain(folder, "soup, wheel and rain", "food").parts}
     assert effects[0] > 0 > effects[6]
     tagger = Tagger()
@@ -342,17 +342,17 @@ def test_damage_is_refused(trained, tmp_path):
     state["label"][0] = 77
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(ModelError, match="labels that are none"):
-        ModelFolder.load(tmp_path)
+        TrainedTagger.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["encoder"]["version"] -= 1
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"another version.* train it again"):
-        ModelFolder.load(tmp_path)
+        TrainedTagger.load(tmp_path)
     config["encoder"]["version"] += 1
     config["encoder"]["n_words"] = 10**12
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="asks for"):
-        ModelFolder.load(tmp_path)
+        TrainedTagger.load(tmp_path)
 
 
 def test_settings_without_effect_are_said(corpus, tmp_path):

@@ -5,7 +5,7 @@ import torch
 
 from aplc.config import Config
 from aplc.nn.encoder import build_encoder
-from aplc.nn.model import TaggingModel
+from aplc.models.network import TaggingModel
 from aplc.train.optim import Optimizers, slanted_triangular
 from conftest import SMALL
 

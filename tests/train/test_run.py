@@ -12,8 +12,8 @@ from aplc.config import Config
 from aplc.data.corpus import Corpus
 from aplc.errors import RunError
 from aplc.evaluate.run import evaluate
-from aplc.folder import ModelFolder
-from aplc.nn.model import TaggingModel
+from aplc.store.folder import TrainedTagger
+from aplc.models.network import TaggingModel
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, checkpoints, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers
@@ -38,7 +38,7 @@ def assert_same_weights(a, b):
 
 
 def test_it_learns_and_knows_unseen_labels(corpus, trained):
-    evaluation = evaluate(ModelFolder.load(trained), Corpus.open(corpus).documents("test"))
+    evaluation = evaluate(TrainedTagger.load(trained), Corpus.open(corpus).documents("test"))
     result, baseline = evaluation.metrics.result(), evaluation.baseline.result()
     assert result["P@1"] > 0.75
     assert result["P@1"] > baseline["P@1"] + 0.4
@@ -199,7 +199,7 @@ def test_infinite_loss_stops_and_keeps_the_last_good_model(corpus, tmp_path, mon
     monkeypatch.setattr(loop, "train_step", counted)
     with pytest.raises(RunError, match=r"step 21, epoch 2.*best model so far \(step 12\).*lr_clusters"):
         run(corpus, out)
-    assert ModelFolder.load(out).labels.names
+    assert TrainedTagger.load(out).labels.names
 
 
 def test_early_stopping(corpus, tmp_path):
@@ -214,4 +214,4 @@ def test_given_tokenizer_is_used(corpus, trained, tmp_path):
     screen = Recorder()
     folder = run(corpus, tmp_path / "out", f"data.tokenizer={trained}", "train.epochs=1", screen=screen)
     assert f"tokenizer: {trained}" in screen.text
-    assert folder.tokenizer.fingerprint == ModelFolder.load(trained).tokenizer.fingerprint
+    assert folder.tokenizer.fingerprint == TrainedTagger.load(trained).tokenizer.fingerprint

@@ -16,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aplc.data.tokenizer import Template
-from aplc.data.tokens import TokenCache
-from aplc.data.words import WordHasher
+from aplc.data.cache import DocumentCache
+from aplc.data.tokenizer import Template, Tokenizer
 
 POOL = 50
 """Batches sorted by length together."""
@@ -36,8 +35,6 @@ class Batch:
     attention_mask: Tensor  # (B, T), 0 for padding
     token_type_ids: Tensor  # (B, T)
     labels: Tensor  # (B, P), padded with NO_LABEL
-    words: Tensor  # (B, W), the rows that words and pairs are hashed to; W is 0 where the model reads tokens
-    word_counts: Tensor  # (B, W), 0 for padding
 
     def to(self, device: torch.device) -> "Batch":
         if device.type != "cuda":
@@ -63,13 +60,10 @@ class Collator:
     max_length: int
     """Tokens a row may have, special tokens included."""
     pad_left: bool = True
-    hash_words: WordHasher | None = None
-    """For a model of words: a batch then has the words and pairs of whole rows, and of tokens only the special ones."""
 
     def __call__(self, tokens: Sequence[Sequence[int] | NDArray], labels: Sequence[Sequence[int] | NDArray]) -> Batch:
         template = self.template
-        room = 0 if self.hash_words else max(self.max_length - template.size, 0)
-        bodies = [row[:room] for row in tokens]
+        bodies = [row[: self.room] for row in tokens]
         width = max(len(body) for body in bodies) + template.size
         shape = (len(bodies), width)
         input_ids = np.full(shape, template.pad, dtype=np.int64)
@@ -83,23 +77,26 @@ class Collator:
         label_ids = np.full((len(bodies), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
         for i, ids in enumerate(labels):
             label_ids[i, : len(ids)] = ids
-        arrays = (input_ids, attention_mask, token_type_ids, label_ids, *self._words(tokens))
-        return Batch(*map(torch.from_numpy, arrays))
+        return Batch(*map(torch.from_numpy, (input_ids, attention_mask, token_type_ids, label_ids)))
 
-    def _words(self, tokens: Sequence[Sequence[int] | NDArray]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        found = [self.hash_words(row) for row in tokens] if self.hash_words else []
-        shape = (len(tokens), max((max(1, len(rows)) for rows, _ in found), default=0))
-        words, counts = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.float32)
-        for i, (own_words, own_counts) in enumerate(found):
-            words[i, : len(own_words)], counts[i, : len(own_words)] = own_words, own_counts
-        return words, counts
+    @property
+    def room(self) -> int:
+        """Tokens of a text that are taken."""
+        return max(self.max_length - self.template.size, 0)
+
+    def characters_read(self, tokenizer: Tokenizer, text: str) -> int:
+        """Where a text is cut: after the last character of the last token that is taken."""
+        offsets = tokenizer.fast.encode(text, add_special_tokens=False).offsets
+        if len(offsets) <= self.room:
+            return len(text)
+        return max((stop for _, stop in offsets[: self.room]), default=0)
 
 
 @dataclass(frozen=True)
 class Batches:
     """The training batches of a cache, epoch after epoch."""
 
-    cache: TokenCache
+    cache: DocumentCache
     rows: NDArray[np.int64]
     """Which rows of the cache take part."""
     collate: Collator
@@ -126,7 +123,7 @@ class Batches:
         return prefetch(self.batch, self.order(epoch)[start:])
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
-        return self.collate(*zip(*map(self.cache.row, rows), strict=True))
+        return self.collate(*zip(*map(self.cache.document, rows), strict=True))
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[NDArray[np.int64]]:

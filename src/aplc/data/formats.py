@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from aplc.errors import CorpusError
-from aplc.files import is_main_process, n_processes
+from aplc.machine import is_main_process, n_processes
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".csv", ".csv.gz", ".parquet", ".txt", ".txt.gz")
 STDIN = "-"

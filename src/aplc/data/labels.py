@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.errors import CorpusError, ModelError
-from aplc.files import atomic_write
-from aplc.safety import MB, NAME_BYTES, check_file
+from aplc.files import MB, atomic_write, check_file
 
 NAMES, COUNTS = "labels.txt", "label_counts.npy"
+NAME_BYTES = 1_000
+"""Bytes that a label's name may have, on average."""
 
 
 @dataclass(frozen=True)

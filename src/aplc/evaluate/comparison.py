@@ -12,7 +12,8 @@ import numpy as np
 
 from aplc.errors import AplcError
 from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
-from aplc.evaluate.saved import FILE, SavedEvaluation, load_evaluation
+from aplc.evaluate.saved import SavedEvaluation, load_evaluation
+from aplc.store.safety import EVALUATION
 
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "R@5", "PSP@1", "PSP@3", "PSP@5", "PSnDCG@5", "micro-F1")
 DRAWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@5", "micro-F1")
@@ -102,7 +103,7 @@ def compare_runs(paths: list[Path]) -> Comparison:
     for run in runs[1:]:
         _check_alike(first, run)
     return Comparison(
-        names=[str(run.path.parent if run.path.name == FILE else run.path) for run in runs],
+        names=[str(run.path.parent if run.path.name == EVALUATION else run.path) for run in runs],
         n_documents=len(first.scores.n_true),
         intervals=[intervals(run.scores) for run in runs],
         differences=[compare(run.scores, first.scores) for run in runs[1:]],
@@ -115,7 +116,7 @@ def _check_alike(first: SavedEvaluation, run: SavedEvaluation) -> None:
         corpora = " and ".join(f"{x.figures.get('corpus')} ({x.figures.get('part')})" for x in (first, run))
         raise AplcError(
             f"{pair}: evaluated on different documents, {corpora}; evaluate both on the same corpus and part: "
-            "aplc evaluate MODEL CORPUS --json FILE"
+            "aplc evaluate MODEL CORPUS --json EVALUATION"
         )
     for name in ("propensity", "threshold"):
         if first.figures[name] != run.figures[name]:

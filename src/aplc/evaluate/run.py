@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from aplc import __version__
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.errors import AplcError, CorpusError
@@ -23,8 +22,9 @@ from aplc.evaluate.bands import Band, LabelScore, best_and_worst, by_cluster, by
 from aplc.evaluate.bootstrap import Interval, intervals
 from aplc.evaluate.findings import Example, Findings
 from aplc.evaluate.metrics import PROPENSITIES, Metrics
-from aplc.folder import ModelFolder
-from aplc.predict import predict_documents
+from aplc.models.trained import TrainedTagger
+from aplc.predict.search import predict_documents
+from aplc.version import __version__
 
 DEPTH = 100
 """Predictions kept a document, for F1 at a threshold; ranking metrics use the first five."""
@@ -204,7 +204,7 @@ class Evaluator:
 
 
 def evaluate(
-    folder: ModelFolder,
+    trained: TrainedTagger,
     documents: Iterable[Document],
     *,
     n_examples: int = 0,
@@ -214,25 +214,25 @@ def evaluate(
 ) -> Evaluation:
     """Stream `documents` through the model. Labels never seen in training count as true labels that were missed."""
     evaluator = Evaluator(
-        folder.labels,
-        n_documents=folder.n_documents,
-        cutoffs=folder.ranking.bounds[1:],
-        n_added=len(folder.model.clusters.added),
+        trained.labels,
+        n_documents=trained.n_documents,
+        cutoffs=trained.ranking.bounds[1:],
+        n_added=trained.model.n_added,
         propensity=propensity,
         threshold=threshold,
         n_examples=n_examples,
-        config=folder.config.to_dict(),
+        config=trained.config.to_dict(),
     )
-    depth = min(DEPTH, len(folder.labels))
-    if folder.calibration is None:
-        for block, ids, probs in predict_documents(folder, documents, depth):
+    depth = min(DEPTH, len(trained.labels))
+    if trained.calibration is None:
+        for block, ids, probs in predict_documents(trained, documents, depth):
             evaluator.update(block, ids, probs)
             advance(len(block))
         return evaluator.finish()
     # The model's own probabilities, for both: twice as deep, so that the first hundred calibrated ones are among them.
-    raw = replace(folder.ranking, calibration=None)
-    for block, ids, probs in predict_documents(folder, documents, min(2 * depth, len(folder.labels)), plain=True):
-        after, before = (ranking.settle(ids, probs, depth)[:2] for ranking in (folder.ranking, raw))
+    raw = replace(trained.ranking, calibration=None)
+    for block, ids, probs in predict_documents(trained, documents, min(2 * depth, len(trained.labels)), plain=True):
+        after, before = (ranking.settle(ids, probs, depth)[:2] for ranking in (trained.ranking, raw))
         evaluator.update(block, *after, before)
         advance(len(block))
     return evaluator.finish()

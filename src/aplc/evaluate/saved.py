@@ -16,10 +16,10 @@ from aplc.errors import ModelError
 from aplc.evaluate.metrics import DocumentScores
 from aplc.evaluate.run import Evaluation
 from aplc.files import atomic_write, write_json
-from aplc.folder import CONFIG, EVALUATION, read_labels
+from aplc.store.folder import read_labels
+from aplc.store.safety import CONFIG, EVALUATION
 
 FORMAT = 1
-FILE = EVALUATION
 _ARRAYS = ("names", "numerators", "denominators", "n_true")
 
 
@@ -53,10 +53,10 @@ def load_evaluation(path: Path) -> SavedEvaluation:
     """From a file that `aplc evaluate --json` wrote, or a model folder that has it as evaluation.json."""
     folder = None
     if path.is_dir():
-        if not (path / FILE).is_file():
-            hint = f"aplc evaluate {path} CORPUS --json {path / FILE}"
+        if not (path / EVALUATION).is_file():
+            hint = f"aplc evaluate {path} CORPUS --json {path / EVALUATION}"
             raise ModelError(f"{path}: has no saved evaluation; make one: {hint}")
-        folder, path = path, path / FILE
+        folder, path = path, path / EVALUATION
     if not path.is_file():
         raise ModelError(f"{path}: no such file; make one: aplc evaluate MODEL CORPUS --json {path}")
     try:

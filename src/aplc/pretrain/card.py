@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from aplc import __version__
 from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.objective import PermutationLM
-from aplc.pretrain.prepare import Prepared
+from aplc.pretrain.prepare import PretrainingData
+from aplc.version import __version__
 
 TEMPLATE = """\
 ---
@@ -36,9 +36,9 @@ else, and what is wrong or one-sided in that text may show in what is built on i
 
 
 def encoder_card(
-    model: PermutationLM, prepared: Prepared, config: PretrainConfig, loss: float | None, baseline: float, step: int
+    model: PermutationLM, data: PretrainingData, config: PretrainConfig, loss: float | None, baseline: float, step: int
 ) -> str:
-    sizes, train = model.transformer.config, prepared.train
+    sizes, train = model.transformer.config, data.train
     held_out = "not measured"
     if loss is not None:
         held_out = f"{loss:.3f} a token; the unigram distribution has {baseline:.3f}"

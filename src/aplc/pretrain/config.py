@@ -6,7 +6,7 @@ Presets are in `presets/pretrain/`; names that `aplc train` also has mean the sa
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from aplc.config import WORDS, EncoderConfig, StepsConfig, TextsConfig, Tree, check
+from aplc.config import EncoderConfig, StepsConfig, TextsConfig, Tree, check
 
 
 @dataclass(kw_only=True, frozen=True)
@@ -29,10 +29,6 @@ class SizeConfig(EncoderConfig):
     """The encoder to begin with; `dropout` is that of pretraining, fine-tuning has its own."""
 
     encoder: str = "new"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check("model", "encoder", self.encoder, self.encoder != WORDS, 'an XLNet, or "new"')
 
 
 @dataclass(kw_only=True, frozen=True)

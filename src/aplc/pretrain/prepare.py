@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.console import Screen
+from aplc.data.cache import DocumentCache
 from aplc.data.corpus import PARTS, Corpus
 from aplc.data.formats import SUFFIXES, BadRows, read_documents
 from aplc.data.labels import LabelSet
+from aplc.data.source import Source, split_rows
 from aplc.data.tokenizer import Tokenizer
-from aplc.data.tokens import TokenCache
 from aplc.errors import CorpusError
 from aplc.files import cache_root, digest
 from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.segments import Segments
-from aplc.train.prepare import Source, choose_tokenizer, hold_out, tokenize
+from aplc.train.prepare import choose_tokenizer, tokenize
 
 COUNTED = 1 << 22
 """Tokens counted at a time."""
@@ -36,7 +37,7 @@ def open_texts(path: Path, bad_rows: BadRows) -> Source:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PretrainingData:
     tokenizer: Tokenizer
     train: Segments
     valid: Segments | None
@@ -45,7 +46,7 @@ class Prepared:
     """Log-probability of each piece by its frequency in the training text, the baseline of any language model."""
 
 
-def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Prepared:
+def prepare(source: Source, config: PretrainConfig, screen: Screen) -> PretrainingData:
     n_documents = n_characters = 0
     with screen.bar("reading") as advance:
         for document in source.train():
@@ -55,7 +56,7 @@ def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Prepared:
     if n_characters == 0:
         raise CorpusError("the corpus has no text")
     screen.say(f"corpus: {n_documents:,} documents, {n_characters:,} characters")
-    tokenizer = choose_tokenizer(source, config, n_characters, screen)
+    tokenizer = choose_tokenizer(source, config.data, config.model, n_characters, screen)
     trained_here = not config.data.tokenizer and config.model.encoder == "new"
     if trained_here and tokenizer.vocab_size < config.data.vocab_size:
         raise CorpusError(
@@ -65,11 +66,9 @@ def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Prepared:
     train = valid = tokenize(source, "train", tokenizer, NO_LABELS, screen, n_documents)
     if source.dev:
         valid = tokenize(source, "dev", tokenizer, NO_LABELS, screen)
-        train_rows, valid_rows = np.arange(len(train)), np.arange(len(valid))
-    else:
-        train_rows, valid_rows = hold_out(len(train), config.data, config.train.seed)
+    train_rows, valid_rows = split_rows(source, len(train), config.data, config.train.seed)
 
-    def segments(cache: TokenCache, rows: NDArray[np.int64], batch_size: int) -> Segments:
+    def segments(cache: DocumentCache, rows: NDArray[np.int64], batch_size: int) -> Segments:
         length, seed = config.data.max_length, config.train.seed
         return Segments(cache, rows, tokenizer, config.objective, length, batch_size, seed)
 
@@ -83,7 +82,7 @@ def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Prepared:
         screen.say(f"validation: {len(valid_rows):,} documents, {held_out.n_tokens:,} tokens, {part}")
     else:
         screen.say("validation: none, what is held out is shorter than a segment; the last state is kept")
-    return Prepared(tokenizer, training, held_out, _unigram(training))
+    return PretrainingData(tokenizer, training, held_out, _unigram(training))
 
 
 def _check_size(training: Segments, config: PretrainConfig) -> None:
@@ -104,8 +103,8 @@ def _unigram(training: Segments) -> NDArray[np.float64]:
     """With one added to every count, so that no piece is impossible."""
     cache, pieces = training.cache, training.tokenizer.vocab_size
     counts = np.ones(pieces)
-    for start in range(0, len(cache.tokens), COUNTED):
-        counts += np.bincount(cache.tokens[start : start + COUNTED], minlength=pieces)
+    for start in range(0, len(cache.items), COUNTED):
+        counts += np.bincount(cache.items[start : start + COUNTED], minlength=pieces)
     for row in np.setdiff1d(np.arange(len(cache)), training.rows):  # the few that are held out
-        counts -= np.bincount(cache.row(row)[0], minlength=pieces)
+        counts -= np.bincount(cache.document(row)[0], minlength=pieces)
     return np.log(counts / counts.sum())

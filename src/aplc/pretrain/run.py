@@ -9,23 +9,24 @@ from pathlib import Path
 
 import torch
 
-from aplc import __version__
 from aplc.console import Screen
-from aplc.distributed import restarts, world
+from aplc.data.source import Source
 from aplc.errors import RunError
-from aplc.files import atomic_write, is_main_process, write_json
+from aplc.files import atomic_write
+from aplc.machine import is_main_process
+from aplc.nn.distributed import world
 from aplc.nn.encoder import new_xlnet
 from aplc.nn.weights import encoder_folder, read_config
 from aplc.pretrain.card import draw_curve, encoder_card
 from aplc.pretrain.config import PretrainConfig
-from aplc.pretrain.loop import Run, baseline_loss, fit, load_memory
+from aplc.pretrain.loop import PretrainingRun, baseline_loss
 from aplc.pretrain.objective import PermutationLM
-from aplc.pretrain.prepare import Prepared, prepare
-from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
+from aplc.pretrain.prepare import PretrainingData, prepare
+from aplc.train import loop
+from aplc.train.checkpoint import Progress
 from aplc.train.optim import Optimizers, adamw, group
-from aplc.train.prepare import Source
-from aplc.train.run import RUN, describe_work, is_started, refuse_changes
-from aplc.train.tracking import FILE as METRICS
+from aplc.train.run_folder import RunFolder
+from aplc.train.tracking import METRICS_FILE
 
 
 def pretrain(
@@ -33,63 +34,59 @@ def pretrain(
 ) -> None:
     """Pretrain on the text of `source` and leave the best encoder in `out`."""
     screen = screen or Screen(quiet=True)
-    resume = resume or restarts() > 0
-    started = is_started(out, resume)
+    folder = RunFolder.open(out, resume=resume)
     if config.train.batch_size < world().size:
         raise RunError(f"train.batch_size = {config.train.batch_size}: must be at least {world().size}, the processes")
     with world().main_first():
-        prepared = prepare(source, config, screen)
-    identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": prepared.tokenizer.fingerprint}
-    if started:
-        refuse_changes(out, identity)
+        data = prepare(source, config, screen)
+    identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": data.tokenizer.fingerprint}
+    folder.check(identity)
 
     torch.manual_seed(config.train.seed)
-    model = build(config, prepared).to(world().device)
+    model = build(config, data).to(world().device)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
-    baseline = baseline_loss(prepared.valid, prepared.unigram) if prepared.valid else 0.0
-    run = Run(
-        config=config,
-        model=model,
+    baseline = baseline_loss(data.valid, data.unigram) if data.valid else 0.0
+    run = PretrainingRun(
+        network=model,
         optimizers=Optimizers(adamw([group(model, config.train.lr)], config.train)),
-        train=prepared.train,
-        valid=prepared.valid,
-        baseline=baseline,
-        save=partial(save_encoder, out, model, prepared, config, baseline),
+        steps=config.train,
         progress=Progress(),
         out=out,
         screen=screen,
+        config=config,
+        model=model,
+        train=data.train,
+        valid=data.valid,
+        baseline=baseline,
+        save=partial(save_encoder, out, model, data, config, baseline),
     )
-    if started and (found := newest_good(out, screen.say)):
-        path, run.progress = found
-        load_memory(run, load_checkpoint(path, model, run.optimizers))
-        screen.say(f"resuming from {path.name}")
-    elif resume:
+    if not (folder.started and run.resume()) and folder.resume:
         screen.say("no checkpoint to resume from: starting from the beginning")
-    write_json(out / RUN, identity | {"aplc_version": __version__})
+    folder.begin(identity)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best encoder is in {out}")
         return
     passes = config.train.steps / len(run.train)
     screen.say(
-        f"pretraining: {describe_work(model)}; {config.train.steps:,} steps of {config.train.batch_size} x "
+        f"pretraining: {loop.describe_work(model)}; {config.train.steps:,} steps of {config.train.batch_size} x "
         f"{config.data.max_length} tokens, {passes:.1f} passes over the text"
     )
     if run.valid:
         screen.say(f"baseline: the unigram distribution has a held-out loss of {run.baseline:.3f}")
-    fit(run)
+    loop.fit(run)
     if run.valid and is_main_process():
-        draw_curve(out / METRICS, out / "curve.svg")
+        draw_curve(out / METRICS_FILE, out / "curve.svg")
 
 
-def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
+def build(config: PretrainConfig, data: PretrainingData) -> PermutationLM:
     """The network that `config.model` asks for, new or from a folder or hub name.
 
     A new one's output bias starts at the pieces' log-frequencies: the first hundreds of steps learn little else.
     """
-    model, memory, vocab_size = config.model, config.data.memory, prepared.tokenizer.vocab_size
+    model, memory, vocab_size = config.model, config.data.memory, data.tokenizer.vocab_size
     if model.encoder == "new":
         new = PermutationLM(new_xlnet(model, vocab_size=vocab_size, memory=memory or None))
-        new.lm_loss.bias.data.copy_(torch.from_numpy(prepared.unigram))
+        new.lm_loss.bias.data.copy_(torch.from_numpy(data.unigram))
         return new
     folder = encoder_folder(model.encoder)
     rows = read_config(folder).get("vocab_size")
@@ -105,7 +102,7 @@ def build(config: PretrainConfig, prepared: Prepared) -> PermutationLM:
 def save_encoder(
     out: Path,
     model: PermutationLM,
-    prepared: Prepared,
+    data: PretrainingData,
     config: PretrainConfig,
     baseline: float,
     loss: float | None,
@@ -113,7 +110,7 @@ def save_encoder(
 ) -> None:
     if not is_main_process():
         return
-    prepared.tokenizer.save(out)
+    data.tokenizer.save(out)
     with atomic_write(out / "README.md") as card:
-        card.write(encoder_card(model, prepared, config, loss, baseline, step).encode("utf-8"))
+        card.write(encoder_card(model, data, config, loss, baseline, step).encode("utf-8"))
     model.save_pretrained(out)

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.data.batches import prefetch
+from aplc.data.cache import DocumentCache
 from aplc.data.tokenizer import Template, Tokenizer
-from aplc.data.tokens import TokenCache
 from aplc.pretrain.config import ObjectiveConfig
 from aplc.pretrain.permutation import PermutationBatch, make_batch
 
@@ -28,7 +28,7 @@ WORD_START, WORD_PART = "▁", "##"
 class Text:
     """Documents in an order, as one row of tokens."""
 
-    cache: TokenCache
+    cache: DocumentCache
     rows: NDArray[np.int64]
     template: Template
 
@@ -57,7 +57,7 @@ class Text:
 
     def _part(self, row: int, start: int, stop: int) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
         """(ids, whether special, the template's segment ids) of a document's tokens from `start` to `stop`."""
-        template, body = self.template, self.cache.row(row)[0]
+        template, body = self.template, self.cache.document(row)[0]
         parts, kinds = [], []
         for tokens, types in (
             (template.prefix, template.prefix_types),
@@ -76,7 +76,7 @@ class Text:
 class Segments:
     """The batches of a part of the corpus, epoch after epoch."""
 
-    cache: TokenCache
+    cache: DocumentCache
     rows: NDArray[np.int64]
     """Which documents of the cache take part."""
     tokenizer: Tokenizer

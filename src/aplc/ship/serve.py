@@ -22,17 +22,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
-from aplc import __version__
 from aplc.console import Screen
 from aplc.data.formats import Document
-from aplc.decide import Rule
 from aplc.errors import AplcError
-from aplc.folder import ModelFolder
-from aplc.predict import BATCH, name_tags, predict_documents
+from aplc.predict.decide import Rule
+from aplc.predict.explain import MAX_PARTS, explain
+from aplc.predict.search import BATCH, name_tags, predict_documents
 from aplc.ship.batcher import Batcher, ClosedError, QueueFullError, Tags
-from aplc.ship.explain import MAX_PARTS, explain
 from aplc.ship.guard import FAILED, Guard, Limits, RefusalError
 from aplc.ship.metrics import Metrics
+from aplc.store.folder import TrainedTagger
+from aplc.version import __version__
 
 try:
     import uvicorn
@@ -61,7 +61,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class Service:
     """What the routes do, without HTTP: a model, its queue and its label index."""
 
-    def __init__(self, folder: ModelFolder, name: str, *, limits: Limits | None = None) -> None:
+    def __init__(self, folder: TrainedTagger, name: str, *, limits: Limits | None = None) -> None:
         self.folder, self.name, self.limits = folder, name, limits or Limits()
         self.metrics = Metrics()
         self.batcher = Batcher(self._tag, batch_size=BATCH, capacity=self.limits.queue)
@@ -347,7 +347,7 @@ def serve(
     if token is not None and (not token.isascii() or not token.strip()):
         raise AplcError("--token: must be ASCII and not empty")
     listener = _listen(host, port)
-    service = Service(ModelFolder.load(model), model.name or str(model), limits=limits)
+    service = Service(TrainedTagger.load(model), model.name or str(model), limits=limits)
     shown = f"[{host}]" if ":" in host else host
     screen.say(
         f"serving {model} ({service.folder.labels.n_in_use:,} labels) at http://{shown}:{listener.getsockname()[1]}/, "

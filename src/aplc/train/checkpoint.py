@@ -18,9 +18,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from aplc.distributed import world
 from aplc.errors import RunError
-from aplc.sharding import gather_state, gather_whole, load_state
+from aplc.models.sharding import gather_state, gather_whole, load_state
+from aplc.nn.distributed import world
 from aplc.train.optim import Optimizers
 
 FOLDER = "checkpoints"

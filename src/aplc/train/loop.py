@@ -1,8 +1,9 @@
-"""The training loop, top to bottom.
+"""The engine of training and pretraining, top to bottom.
 
-Each step: set the rates (Equation 15), loss and gradients of a batch, clip, AdamW. Each epoch: score the held-out
-documents, keep the model if it is the best so far, write a checkpoint. The order of batches follows from seed and
-epoch, so `Progress` and the random state are all it takes to go on exactly where a run stopped.
+Each step: set the rates (Equation 15), loss and gradients of a batch, clip, AdamW. Now and then: evaluate, keep the
+model if it is the best so far, write a checkpoint. The order of batches follows from seed and epoch, so `Progress` and
+the random state are all it takes to go on exactly where a run stopped. What differs between training and pretraining,
+the objective and the data, is in the subclasses of `Run`.
 """
 
 import contextlib
@@ -10,141 +11,168 @@ import math
 import signal
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-import numpy as np
 import torch
+from torch import Tensor, nn
 
+from aplc.config import StepsConfig
 from aplc.console import Screen
-from aplc.data.batches import Batch, Batches
-from aplc.data.tokens import TokenCache
-from aplc.distributed import world
 from aplc.errors import RunError
-from aplc.evaluate.metrics import Metrics
-from aplc.folder import WEIGHTS, ModelFolder
-from aplc.predict import predict_rows
-from aplc.sharding import clip_gradients, sum_gradients
+from aplc.models.sharding import clip_gradients, sum_gradients
+from aplc.nn.distributed import world
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers, slanted_triangular
 from aplc.train.tracking import Tracker
 
-SCORE = "nDCG@5"
-"""Chooses the best epoch: it looks at all five places of a list and weighs the first ones most."""
 LOG_EVERY = 20
 
 
 @dataclass
-class Run:
+class Run(ABC):
     """A run in progress."""
 
-    folder: ModelFolder
+    network: nn.Module
     optimizers: Optimizers
-    batches: Batches
-    valid: TokenCache
-    valid_rows: np.ndarray
+    steps: StepsConfig
     progress: Progress
     out: Path
     screen: Screen
 
     @property
-    def finished(self) -> bool:
-        config = self.folder.config.train
-        out_of_patience = 0 < config.patience <= self.progress.bad_evaluations
-        return self.progress.epoch >= config.epochs or out_of_patience
+    @abstractmethod
+    def total_steps(self) -> int:
+        """Optimizer steps from the first to the last; the learning rate falls to 0 there."""
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool: ...
+
+    @abstractmethod
+    def batches(self, epoch: int, start: int) -> Iterator[Any]:
+        """The batches of an epoch, from number `start` on."""
+
+    @abstractmethod
+    def losses(self, batch: Any) -> Iterator[tuple[Tensor, float]]:
+        """This process' parts of a batch: the loss of each, and its share of the batch's loss."""
+
+    @abstractmethod
+    def after_step(self, tracker: Tracker) -> None:
+        """Evaluate, if it is time to."""
+
+    @abstractmethod
+    def after_epoch(self, tracker: Tracker) -> None:
+        """Evaluate, if it is time to, and go to the next epoch."""
+
+    @abstractmethod
+    def bar(self) -> contextlib.AbstractContextManager[Any]: ...
+
+    @abstractmethod
+    def note(self) -> str:
+        """What stands beside the progress bar."""
+
+    @abstractmethod
+    def units(self, batch: Any) -> int:
+        """What a batch counts on the progress bar."""
+
+    @abstractmethod
+    def cure(self) -> str:
+        """What is left after losses that are not finite, and what to try."""
+
+    checkpoints_epochs = True
+    """Whether every epoch ends with a checkpoint."""
+    loss_is_global = False
+    """Whether every process' loss is already that of all of them."""
+
+    def extra_state(self) -> dict[str, Tensor]:
+        """What a checkpoint holds besides weights, optimizer, random state and progress; the same on every process."""
+        return {}
+
+    def load_extra_state(self, extra: dict[str, Tensor]) -> None:  # noqa: B027
+        """Put back what `extra_state` gave."""
+
+    @property
+    def mean_loss(self) -> float:
+        return self.progress.loss_sum / max(1, self.progress.loss_count)
+
+    def save_checkpoint(self) -> None:
+        save_checkpoint(self.out, self.progress, self.network, self.optimizers, self.extra_state())
+
+    def resume(self) -> bool:
+        """Go on from the newest good checkpoint, if there is one."""
+        found = newest_good(self.out, self.screen.say)
+        if found is None:
+            return False
+        path, self.progress = found
+        self.load_extra_state(load_checkpoint(path, self.network, self.optimizers))
+        self.screen.say(f"resuming from {path.name}: epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}")
+        return True
 
 
 def fit(run: Run) -> None:
-    """Train from `run.progress` to the end; the best model is in `run.out` after each epoch."""
-    config, progress, model = run.folder.config.train, run.progress, run.folder.model
-    total = config.epochs * len(run.batches)
-    n_rows = len(run.batches.rows)
-    model.train()
-    with (
-        Tracker(run.out, progress.step) as tracker,
-        interruptible(run.screen) as interrupted,
-        run.screen.bar("training", config.epochs * n_rows, done=_documents_done(run)) as advance,
-    ):
+    """Train from `run.progress` to the end; the best model so far is always in `run.out`."""
+    steps = run.steps
+    run.network.train()
+    with Tracker(run.out, run.progress.step) as tracker, interruptible(run.screen) as interrupted, run.bar() as advance:
         while not run.finished:
             began = time.monotonic()
-            for batch in run.batches.epoch(progress.epoch, start=progress.batch):
-                rate = slanted_triangular(progress.step, warmup=config.warmup_steps, total=total)
+            for batch in run.batches(run.progress.epoch, run.progress.batch):
+                progress = run.progress
+                rate = slanted_triangular(progress.step, warmup=steps.warmup_steps, total=run.total_steps)
                 loss = train_step(run, batch, rate)
                 progress.step += 1
                 progress.batch += 1
                 progress.loss_sum += loss
-                now = time.monotonic()
-                progress.seconds, began = progress.seconds + now - began, now
-                advance(len(batch), note=f"epoch {progress.epoch + 1}/{config.epochs}, loss {_mean_loss(progress):.5f}")
+                progress.loss_count += 1
+                progress.seconds += time.monotonic() - began
+                advance(run.units(batch), note=run.note())
                 if progress.step % LOG_EVERY == 0:
                     tracker.log(progress.step, epoch=progress.epoch, loss=loss, rate=rate, seconds=progress.seconds)
                 (stop,) = world().any(interrupted.is_set())
-                if stop or progress.step % config.checkpoint_steps == 0:
-                    save_checkpoint(run.out, progress, model, run.optimizers)
+                run.after_step(tracker)
+                if stop or progress.step % steps.checkpoint_steps == 0 or run.finished:
+                    run.save_checkpoint()
+                if run.finished:
+                    return
                 if stop:
                     run.screen.say(f"stopped at step {progress.step:,}; go on with the same command and --resume")
                     raise KeyboardInterrupt
-            _end_epoch(run, tracker)
-            save_checkpoint(run.out, progress, model, run.optimizers)
+                began = time.monotonic()
+            run.after_epoch(tracker)
+            if run.checkpoints_epochs:
+                run.save_checkpoint()
 
 
-def train_step(run: Run, batch: Batch, rate: float) -> float:
-    """One optimizer step; the batch is shared out among the processes, each share worked off in parts."""
-    config, model, device = run.folder.config.train, run.folder.model, world().device
+def train_step(run: Run, batch: Any, rate: float) -> float:
+    """One optimizer step; returns the batch's loss."""
     run.optimizers.zero_grad()
-    loss = torch.zeros((), device=device)
-    weigh = model.clusters.loss_weight
-    whole = weigh(batch.labels)
-    filler = batch.split(len(batch))[0].to(device)
-    parts = batch.split(world().size * min(config.accumulate, len(batch)))
-    for turn in (parts[i : i + world().size] for i in range(0, len(parts), world().size)):
-        part = turn[world().rank]
-        # Sharded clusters see the rows of all ranks at once, and give the loss of all.
-        share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
-        with autocast(device):
-            part_loss = model(part.to(device), filler)
+    loss = torch.zeros((), device=world().device)
+    for part_loss, share in run.losses(batch):
         (part_loss * share if share != 1 else part_loss).backward()
         loss += part_loss.detach() * share
-    sum_gradients(model)
-    if not config.shard_labels:
+    sum_gradients(run.network)
+    if not run.loss_is_global:
         world().sum(loss)
-    norm = clip_gradients(model, config.clip_norm)
-    if not math.isfinite(float(loss)) or not math.isfinite(norm):
-        _give_up(run, float(loss))
-    run.optimizers.step(rate)
+    if not apply_gradients(run.network, run.optimizers, float(loss), clip_norm=run.steps.clip_norm, rate=rate):
+        raise RunError(
+            f"loss or gradients are not finite (loss {float(loss)}) at step {run.progress.step + 1:,}, "
+            f"epoch {run.progress.epoch + 1}; {run.cure()}"
+        )
     return float(loss)
 
 
-def _end_epoch(run: Run, tracker: Tracker) -> None:
-    config, progress = run.folder.config.train, run.progress
-    line = f"epoch {progress.epoch + 1}/{config.epochs}: loss {_mean_loss(progress):.5f}"
-    scores = validate(run) if len(run.valid_rows) else None
-    tracker.log(progress.step, epoch=progress.epoch, mean_loss=_mean_loss(progress), validation=scores)
-    better = scores is None or scores[SCORE] > progress.best_score
-    if scores:
-        shown = ", ".join(f"{name} {100 * scores[name]:.2f}" for name in ("P@1", "P@3", "P@5", SCORE))
-        line += f", held out {shown}" + (" (best)" if better else "")
-        progress.best_score = max(progress.best_score, scores[SCORE])
-    run.screen.say(line)
-    progress.bad_evaluations = 0 if better else progress.bad_evaluations + 1
-    if better:
-        progress.best_step = progress.step
-        run.folder.save_weights(run.out)
-    progress.epoch, progress.batch, progress.loss_sum = progress.epoch + 1, 0, 0.0
-    if run.finished and progress.epoch < config.epochs:
-        run.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
-
-
-def validate(run: Run) -> dict[str, float]:
-    """Metrics on the held-out rows."""
-    tokens, labels = zip(*map(run.valid.row, run.valid_rows), strict=True)
-    with autocast(world().device):
-        ids, probs = predict_rows(run.folder.model, run.folder.collator, tokens, k=5)
-    metrics = Metrics(run.folder.labels.counts, n_documents=run.folder.n_documents)
-    metrics.update(ids, probs, np.cumsum([0, *map(len, labels)]), np.concatenate(labels))
-    return metrics.result()
+def apply_gradients(network: nn.Module, optimizers: Optimizers, loss: float, *, clip_norm: float, rate: float) -> bool:
+    """Clip the gradients and take the optimizers' step. False, and no step, where anything is NaN or infinite."""
+    norm = clip_gradients(network, clip_norm)
+    if not math.isfinite(loss) or not math.isfinite(norm):
+        return False
+    optimizers.step(rate)
+    return True
 
 
 def autocast(device: torch.device) -> contextlib.AbstractContextManager:
@@ -156,19 +184,14 @@ def uses_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
-def _give_up(run: Run, loss: float) -> None:
-    progress = run.progress
-    kept = f"the best model so far (step {progress.best_step:,}) is in {run.out}"
-    if not (run.out / WEIGHTS).is_file():
-        good = newest_good(run.out, run.screen.say)
-        if good:
-            load_checkpoint(good[0], run.folder.model, run.optimizers)
-            run.folder.save_weights(run.out)
-        kept = f"the model of {good[0].name} is in {run.out}" if good else "no model was complete before that"
-    raise RunError(
-        f"loss or gradients are not finite (loss {loss}) at step {progress.step + 1:,}, epoch {progress.epoch + 1}; "
-        f"{kept}. Try lower rates (train.lr_clusters, train.lr_hidden, train.lr_encoder) or train.warmup_steps"
-    )
+def describe_work(network: nn.Module) -> str:
+    """How large the network is and where it will be trained."""
+    n_parameters = sum(p.numel() for p in network.parameters())
+    device, size = world().device, world().size
+    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    dtype = "bfloat16 where it is safe" if uses_bfloat16(device) else "float32"
+    processes = f"{size} processes with " if size > 1 else ""
+    return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"
 
 
 @contextlib.contextmanager
@@ -190,12 +213,3 @@ def interruptible(screen: Screen) -> Iterator[threading.Event]:
         yield event
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _mean_loss(progress: Progress) -> float:
-    return progress.loss_sum / max(1, progress.batch)
-
-
-def _documents_done(run: Run) -> int:
-    progress, batches = run.progress, run.batches
-    return progress.epoch * len(batches.rows) + min(progress.batch * batches.batch_size, len(batches.rows))

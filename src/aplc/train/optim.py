@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from aplc.config import StepsConfig, TrainConfig
-from aplc.nn.model import TaggingModel
-from aplc.sharding import cut_whole
+from aplc.models.network import TaggingModel
+from aplc.models.sharding import cut_whole
 
 
 def slanted_triangular(step: int, *, warmup: int, total: int) -> float:

@@ -9,14 +9,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aplc.files import atomic_write, is_main_process
+from aplc.files import atomic_write
+from aplc.machine import is_main_process
 
-FILE = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 
 
 class Tracker:
     def __init__(self, run: Path, resumed_step: int) -> None:
-        path = run / FILE
+        path = run / METRICS_FILE
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         with atomic_write(path) as out:
             out.writelines(line for line in lines if _step(line) <= resumed_step)

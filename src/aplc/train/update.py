@@ -5,59 +5,64 @@ a few documents must not undo what many have taught.
 """
 
 import copy
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from aplc.config import Config
 from aplc.data.formats import Document
-from aplc.distributed import world
 from aplc.errors import RunError
-from aplc.folder import ModelFolder
-from aplc.relabel import check_learns
-from aplc.sharding import clip_gradients
-from aplc.train.loop import autocast
+from aplc.models.base import KINDS, require
+from aplc.models.network import TaggingModel
+from aplc.models.trained import TrainedTagger
+from aplc.nn.distributed import world
+from aplc.train.loop import apply_gradients, autocast
 from aplc.train.optim import Optimizers
 
 RATE = 0.1
 """Share of the training run's learning rates."""
 
 
-def update(folder: ModelFolder, documents: Sequence[Document], *, n_counted: int = 0) -> ModelFolder:
-    """The model after one pass over `documents`; the given one stays as it is.
+def update(trained: TrainedTagger, documents: Sequence[Document], *, n_counted: int = 0) -> TrainedTagger:
+    """The tagger after one pass over `documents`; the given one stays as it is.
 
     Labels with ids from `n_counted` on, if given, have these documents in their counts already.
     """
-    check_learns(folder)
-    config, labels, device = folder.config.train, folder.labels, world().device
+    require(trained.model.kind, "learn")
+    labels, learn = trained.labels, KINDS[trained.model.kind].learn
+    assert learn is not None
     truth = [labels.encode(document.labels) for document in documents]
-    rows = folder.tokenizer.encode([document.text for document in documents])
-    model = copy.deepcopy(folder.model).train()
-    optimizers = Optimizers.for_tagging(model, config)
-    order = np.random.default_rng(config.seed).permutation(len(rows))
-    for start in range(0, len(order), config.batch_size):
-        members = order[start : start + config.batch_size]
-        batch = folder.collator([rows[i] for i in members], [truth[i] for i in members]).to(device)
+    model = learn(trained.model, trained.config, [document.text for document in documents], truth)
+    counts = labels.counts.copy()
+    for i, n in Counter(i for own in truth for i in own).items():
+        counts[i] += n if i < (n_counted or len(labels)) else 0
+    return replace(
+        trained,
+        model=model,
+        labels=replace(labels, counts=counts),
+        n_documents=trained.n_documents + len(documents),
+        held_out=None,
+        evaluation=None,
+    )
+
+
+def learn(model: TaggingModel, config: Config, texts: list[str], truth: Sequence[Sequence[int]]) -> TaggingModel:
+    """The network after one pass."""
+    train, device = config.train, world().device
+    model = copy.deepcopy(model).train()
+    tokens, optimizers = model.tokenizer.encode(texts), Optimizers.for_tagging(model, train)
+    order = np.random.default_rng(train.seed).permutation(len(tokens))
+    for start in range(0, len(order), train.batch_size):
+        members = order[start : start + train.batch_size]
+        batch = model.collator([tokens[i] for i in members], [truth[i] for i in members]).to(device)
         optimizers.zero_grad()
         with autocast(device):
             loss = model(batch)
         loss.backward()
-        norm = clip_gradients(model, config.clip_norm)
-        if not math.isfinite(float(loss.detach())) or not math.isfinite(norm):
+        if not apply_gradients(model, optimizers, float(loss.detach()), clip_norm=train.clip_norm, rate=RATE):
             raise RunError(
                 f"partial_fit: loss or gradients are not finite at document {start + 1:,}; nothing is changed"
             )
-        optimizers.step(RATE)
-    counts = labels.counts.copy()
-    for i, n in Counter(i for row in truth for i in row).items():
-        counts[i] += n if i < (n_counted or len(labels)) else 0
-    return replace(
-        folder,
-        model=model.eval(),
-        labels=replace(labels, counts=counts),
-        n_documents=folder.n_documents + len(documents),
-        held_out=None,
-        evaluation=None,
-    )
+    return model.eval()

@@ -1,0 +1,82 @@
+"""Commands about corpora: fetch one, convert one, look into one."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus
+from aplc.errors import AplcError
+
+
+def data(
+    name: Annotated[Literal["pubmed-mesh", "pubmed-text"], typer.Argument(help="Which corpus.")],
+    out: Annotated[Path, typer.Option(help="Folder to write train.jsonl and test.jsonl to.")],
+    abstracts_only: Annotated[bool, typer.Option(help="Leave out citations without an abstract.")] = False,
+) -> None:
+    """Fetch a corpus: PubMed citations indexed by hand with MeSH headings (the demo's), or PubMed text to pretrain on.
+
+    pubmed-text holds pubmed-mesh's training texts and citations without headings, and none of its test texts.
+    """
+    from aplc.console import Screen
+    from aplc.data.samples import N_CITATIONS, N_UNLABELLED, write_pubmed_mesh, write_pubmed_text
+
+    screen = Screen()
+    if name == "pubmed-text":
+        if abstracts_only:
+            raise AplcError("--abstracts-only is for pubmed-mesh; pubmed-text has all texts")
+        with screen.bar("fetching and reading citations", N_CITATIONS + N_UNLABELLED) as advance:
+            found = write_pubmed_text(out, advance=advance)
+        print(f"{name}: {' and '.join(f'{n:,} {kind}' for kind, n in found.items())} in {out}")
+        return
+    with screen.bar("fetching and reading citations", N_CITATIONS) as advance:
+        counts = write_pubmed_mesh(out, abstracts_only=abstracts_only, advance=advance)
+    print(f"{name}: {counts['train']:,} training and {counts['test']:,} test documents in {out}")
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the other project's files.")],
+    from_: Annotated[
+        Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"],
+        typer.Option("--from", help="Whose files they are."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for train.jsonl and test.jsonl; it must not hold a corpus.")],
+) -> None:
+    """Turn AttentionXML's, PECOS', the paper authors' or the XML repository's files into a corpus."""
+    from aplc.console import Screen
+    from aplc.data.convert import convert as convert_files
+
+    with Screen().bar("converting") as advance:
+        counts, n_labels = convert_files(source, from_, out, advance=advance)
+    parts = " and ".join(f"{n:,} {'training' if part == 'train' else part}" for part, n in counts.items())
+    print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
+
+
+def inspect(
+    corpus: CorpusArgument,
+    picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
+    preset: Annotated[str, typer.Option(help="Say how much of the texts this preset would not read.")] = "tiny",
+    max_length: Annotated[int | None, typer.Option(min=3, help="Tokens, instead of the preset's.")] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
+    from aplc.config import Config
+    from aplc.console import Screen
+    from aplc.data.tokenizer import Tokenizer
+    from aplc.inspect import Length, inspect_corpus
+    from aplc.models.base import KINDS
+    from aplc.pictures import check_kind
+
+    if picture:
+        check_kind(picture)
+    config = Config.from_preset(preset)
+    reads = None if KINDS[config.model.kind].reads_all else config.data.max_length
+    length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("reading") as advance:
+        inspection = inspect_corpus(opened, length, advance)
+    if picture:
+        inspection.draw(picture)
+    print(inspection.render())

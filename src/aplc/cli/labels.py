@@ -1,0 +1,140 @@
+"""`aplc labels`: what a model's label set holds, and changes of it that need no retrain."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from aplc.cli.common import ModelArgument, OutOption
+
+if TYPE_CHECKING:
+    from aplc.data.formats import Document
+    from aplc.models.trained import TrainedTagger
+
+app = typer.Typer(
+    help="List, add, rename, merge and retire a model's labels. All others keep their predictions.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("list")
+def list_(
+    model: ModelArgument,
+    search: Annotated[str, typer.Option(help="Only labels with this in their name, whatever its case.")] = "",
+    history: Annotated[bool, typer.Option("--history", help="Show the label set's changes instead.")] = False,
+) -> None:
+    """Print the labels, a line each: training documents, name, and what has become of it."""
+    from aplc.store.folder import read_labels
+
+    labels = read_labels(model)
+    print(f"label-set version {labels.version}: {labels.n_in_use:,} labels in use")
+    if history:
+        for entry in labels.history:
+            names = ", ".join(entry.get("labels", []))
+            to = f" to {entry['to']}" if "to" in entry else ""
+            print(f"{entry.get('version')}\t{entry.get('date')}\t{entry.get('change')} {names}{to}")
+        return
+    for name, count in zip(labels.names, labels.counts.tolist(), strict=True):
+        if search.casefold() in name.casefold():
+            state = "retired" if name in labels.retired else ""
+            state = f"merged into {labels.aliases[name]}" if name in labels.aliases else state
+            print(f"{count}\t{name}" + (f"\t{state}" if state else ""))
+    for old, name in labels.aliases.items():
+        if old not in labels.names and search and search.casefold() in old.casefold():
+            print(f"-\t{old}\trenamed to {name}")
+
+
+@app.command()
+def add(
+    model: ModelArgument,
+    examples: Annotated[
+        Path | None,
+        typer.Argument(help="A corpus with documents that carry the new labels, and others that don't."),
+    ] = None,
+    names: Annotated[
+        Path | None, typer.Option(help="The new labels, one a line; without it, all in EXAMPLES that the model lacks.")
+    ] = None,
+    out: OutOption = None,
+) -> None:
+    """Add labels, learned from examples with the encoder frozen; a label without an example starts from its name.
+
+    Not for words models (preset words), which learn all labels at once.
+    """
+    from aplc.console import Screen
+    from aplc.data.corpus import Corpus
+    from aplc.errors import AplcError
+    from aplc.predict.decide import read_names
+    from aplc.store.folder import load_tagger
+    from aplc.train.relabel import add_labels
+
+    if examples is None and names is None:
+        raise AplcError("labels add: give a corpus with examples, or --names FILE")
+    corpus = None if examples is None else Corpus.open(examples)
+    trained = load_tagger(model)
+
+    def documents() -> "Iterable[Document]":
+        return [] if corpus is None else corpus.documents("train")
+
+    if names:
+        new = read_names(names)
+    else:
+        known = trained.labels.index.keys() | trained.labels.retired
+        new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
+    with Screen().bar("encoding examples") as advance:
+        changed = add_labels(trained, documents(), new, advance=advance)
+    lacking = int((changed.labels.counts[-len(new) :] == 0).sum())
+    note = f", {lacking:,} of them from their names alone" if lacking else ""
+    _save(model, trained, changed, out, f"added {len(new):,} labels{note}")
+
+
+@app.command()
+def rename(
+    model: ModelArgument,
+    old: Annotated[str, typer.Argument(help="The label's name.")],
+    new: Annotated[str, typer.Argument(help="Its new name.")],
+    out: OutOption = None,
+) -> None:
+    """Give a label another name. The old one still stands for it in corpora and lists."""
+    from aplc.store.folder import load_tagger
+    from aplc.train.relabel import rename_label
+
+    trained = load_tagger(model)
+    _save(model, trained, rename_label(trained, old, new), out, f"renamed {old} to {new}")
+
+
+@app.command()
+def merge(
+    model: ModelArgument,
+    names: Annotated[list[str], typer.Argument(help="Labels that go.")],
+    into: Annotated[str, typer.Option(help="The label that stays, as probable as the most probable of them all.")],
+    out: OutOption = None,
+) -> None:
+    """Make labels part of another one. There is no way back but the model as it was: keep it with --out."""
+    from aplc.store.folder import load_tagger
+    from aplc.train.relabel import merge_labels
+
+    trained = load_tagger(model)
+    _save(model, trained, merge_labels(trained, names, into), out, f"merged {', '.join(names)} into {into}")
+
+
+@app.command()
+def retire(
+    model: ModelArgument,
+    names: Annotated[list[str], typer.Argument(help="Labels that are never predicted again.")],
+    out: OutOption = None,
+) -> None:
+    """Stop predicting labels. There is no way back but the model as it was: keep it with --out."""
+    from aplc.store.folder import load_tagger
+    from aplc.train.relabel import retire_labels
+
+    trained = load_tagger(model)
+    _save(model, trained, retire_labels(trained, names), out, f"retired {', '.join(names)}")
+
+
+def _save(path: Path, before: "TrainedTagger", after: "TrainedTagger", out: Path | None, what: str) -> None:
+    from aplc.store.folder import replace_folder
+
+    replace_folder(path, before, after, out)
+    print(f"{what}; label-set version {after.labels.version}, {after.labels.n_in_use:,} labels in use: {out or path}")

@@ -1,0 +1,105 @@
+"""Commands that train, and what a training will cost."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, open_corpus, say_rejects
+
+
+def plan(
+    corpus: CorpusArgument,
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    memory: Annotated[
+        float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
+    from aplc.config import Config
+    from aplc.console import Screen
+    from aplc.files import write_json
+
+    config = Config.from_preset(preset).with_settings(set_ or [])
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened:
+        from aplc.data.source import Source
+        from aplc.models.base import trainable
+
+        limit, plan_run = None if memory is None else memory * 1e9, trainable(config).plan
+        assert plan_run is not None
+        planned = plan_run(Source.from_corpus(opened), config, memory=limit, screen=Screen())
+    print(planned.render())
+    if json_file:
+        write_json(json_file, planned.to_dict())
+
+
+def pretrain(
+    corpus: Annotated[Path, typer.Argument(help="A corpus, a folder of text files, or one file. Never its test part.")],
+    out: Annotated[Path, typer.Option(help="Folder for the encoder, its checkpoints and metrics.jsonl.")],
+    preset: Annotated[str, typer.Option(help="A size: mini, small or base; or a TOML file.")] = "mini",
+    set_: SetOption = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Go on from this XLNet, a folder or hub name; the same as --set model.encoder.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Learn an encoder from plain text by permutation language modelling, for aplc train --set model.encoder=DIR."""
+    from aplc.console import Screen
+    from aplc.data.formats import BadRows
+    from aplc.pretrain.config import PretrainConfig
+
+    settings = [*(set_ or []), *([f"model.encoder={encoder}"] if encoder else [])]
+    config = PretrainConfig.from_preset(preset).with_settings(settings)
+    from aplc.pretrain.prepare import open_texts
+    from aplc.pretrain.run import pretrain as pretrain_run
+
+    bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
+    pretrain_run(open_texts(corpus, bad_rows), config, out, resume=resume, screen=Screen())
+    say_rejects(bad_rows)
+    print(f"encoder: {out}")
+
+
+def train(
+    corpus: CorpusArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Train a model on a corpus' train part."""
+    from aplc.config import Config
+    from aplc.console import Screen
+
+    config = Config.from_preset(preset).with_settings(set_ or [])
+    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl") as opened:
+        from aplc.data.source import Source
+        from aplc.train.run import train as train_run
+
+        train_run(Source.from_corpus(opened), config, out, resume=resume, screen=Screen())
+    print(f"model: {out}")
+
+
+def ablate(
+    study: Annotated[Literal["clusters", "partition"], typer.Argument(help="The paper's Figure 4, or 5.")],
+    corpus: CorpusArgument,
+    out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the figure.")],
+    preset: PresetOption = "tiny",
+    set_: SetOption = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Training runs of each setting.")] = 3,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Train with several numbers of clusters or several partitions; draw P@1 against them. Can be stopped and rerun."""
+    from aplc.config import Config
+    from aplc.console import Screen
+    from aplc.train.ablate import ablate as ablate_run
+    from aplc.train.ablate import markdown
+
+    config = Config.from_preset(preset).with_settings(set_ or [])
+    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl") as opened:
+        rows = ablate_run(study, opened, config, out, seeds=seeds, screen=Screen())
+    print(markdown(study, rows), end="")

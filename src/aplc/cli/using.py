@@ -1,0 +1,187 @@
+"""Commands that use a trained model: evaluate, compare, predict, export, serve."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, open_corpus, say_rejects
+from aplc.errors import AplcError
+
+
+def evaluate(
+    model: ModelArgument,
+    corpus: CorpusArgument,
+    part: Annotated[Literal["test", "dev", "train"], typer.Option(help="Which part of the corpus.")] = "test",
+    report: Annotated[Path | None, typer.Option(help="Also write a page of pictures and tables, .html.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures here, for programs and aplc compare.")
+    ] = None,
+    examples: Annotated[int, typer.Option(min=0, help="Show so many documents with their labels.")] = 0,
+    propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
+    threshold: Annotated[float, typer.Option(min=0, max=1, help="For F1: labels at least so probable.")] = 0.5,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
+    from aplc.console import Screen
+    from aplc.data.formats import read_documents
+    from aplc.data.source import Source
+    from aplc.evaluate.report import EXAMPLES, write_report
+    from aplc.evaluate.run import evaluate as evaluate_run
+    from aplc.evaluate.run import parse_propensity
+    from aplc.evaluate.saved import save_evaluation
+    from aplc.evaluate.table import render
+    from aplc.store.card import read_evaluation
+    from aplc.store.folder import load_tagger, save_card
+    from aplc.store.safety import EVALUATION
+    from aplc.train.run_folder import was_trained_on
+
+    ab = parse_propensity(propensity)
+    if report and report.suffix.lower() not in (".html", ".htm"):
+        raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
+    for file in (report, json_file):
+        if file and file.is_dir():
+            raise AplcError(f"{file}: is a folder; give the name of a file")
+    screen = Screen()
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, screen.bar("evaluating") as advance:
+        documents = read_documents(opened.file(part), opened.bad_rows)
+        if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
+            part = "train"
+            screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
+        drawn = max(examples, EXAMPLES if report else 0)
+        trained = load_tagger(model)
+        evaluation = evaluate_run(
+            trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
+        )
+    about = {"model": str(model), "corpus": str(corpus), "part": part}
+    print(render(evaluation, n_examples=examples))
+    if json_file:
+        save_evaluation(json_file, evaluation, **about)
+        if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
+            save_card(replace(trained, evaluation=read_evaluation(json_file)), model)
+    if report:
+        write_report(report, evaluation, **about)
+        print(f"report: {report}", file=sys.stderr)
+
+
+def compare(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN RUN ...", help="Files of aplc evaluate --json, or model folders.")
+    ],
+    picture: Annotated[Path | None, typer.Option(help="Also draw it, .svg or .png.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+) -> None:
+    """Put runs side by side, and test each against the first on the same documents (paired bootstrap)."""
+    from aplc.evaluate.comparison import compare_runs
+    from aplc.files import write_json
+
+    comparison = compare_runs(runs)
+    if picture:
+        comparison.draw(picture)
+    print(comparison.render())
+    if json_file:
+        write_json(json_file, comparison.to_dict())
+
+
+def predict(
+    model: ModelArgument,
+    input_: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A .jsonl, .csv, .parquet or .txt file, without labels or with; - for JSON Lines on standard input.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document. A file that is there is replaced.")],
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="At most so many labels a document: 5, or 100 with --threshold, --precision or --expected-f1.",
+        ),
+    ] = None,
+    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Only labels at least so probable.")] = None,
+    precision: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Only labels so sure that this share of them is right.")
+    ] = None,
+    expected_f1: Annotated[
+        bool, typer.Option("--expected-f1", help="As many labels as promise the highest F1.")
+    ] = False,
+    allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
+    deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
+    on_bad_row: OnBadRow = "stop",
+) -> None:
+    """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
+    from aplc.console import Screen
+    from aplc.data.formats import BadRows, read_documents
+    from aplc.predict.decide import Decision, Rule, read_names
+    from aplc.predict.search import predict_file
+    from aplc.store.folder import load_tagger
+
+    rule = Rule(
+        top_k=top_k,
+        threshold=threshold,
+        precision=precision,
+        expected_f1=expected_f1,
+        allow=read_names(allow) if allow else None,
+        deny=read_names(deny) if deny else (),
+    )
+    if out.resolve() == Path(input_).resolve():
+        raise AplcError(f"{out}: is the input; give --out another name")
+    bad_rows = BadRows(on_bad_row, Path(f"{out}.rejects.jsonl"))
+    trained = load_tagger(model)
+    if precision is not None and trained.calibration:
+        chosen = Decision.of(rule, trained.labels, trained.calibration).threshold
+        found = trained.calibration.recall_at(chosen)
+        print(
+            f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels it knows", file=sys.stderr
+        )
+    with Screen().bar("tagging") as advance:
+        n, n_abstained = predict_file(trained, read_documents(input_, bad_rows), out, rule, advance)
+    say_rejects(bad_rows)
+    abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
+    print(f"tagged {n:,} documents{abstained}: {out}")
+
+
+def export(
+    model: ModelArgument,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")
+    ],
+    int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
+    corpus: Annotated[
+        Path | None, typer.Option(help="Compare both models on its test part; without it, on random word pieces.")
+    ] = None,
+) -> None:
+    """Export a model to ONNX, and measure how far the result is from the original."""
+    from aplc.console import Screen
+    from aplc.predict.export import export as export_model
+
+    parity = export_model(model, out, int8=int8, corpus=corpus, screen=Screen())
+    print(parity.render())
+    print(f"exported: {out}")
+
+
+def serve(
+    model: ModelArgument,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all, and then better with a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one, which is printed.")] = 8000,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="APLC_TOKEN", help="Ask callers for it; better in the environment, where ps can't see it."),
+    ] = None,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a call.")] = 256,
+    max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
+) -> None:
+    """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
+    from aplc.console import Screen
+    from aplc.ship.guard import Limits
+    from aplc.ship.serve import serve as serve_model
+
+    limits = Limits(body=max_body, texts=max_texts, queue=max_queue)
+    serve_model(model, host=host, port=port, token=token, limits=limits, screen=Screen())

@@ -1,0 +1,48 @@
+"""What this process can know of its machine without importing torch: the other processes of the run, and memory."""
+
+import math
+import os
+from pathlib import Path
+
+
+def is_main_process() -> bool:
+    """False in all but the first of the processes that `torchrun` starts."""
+    return n_processes() == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def n_processes() -> int:
+    """Processes that `torchrun` or `accelerate launch` has started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def resident_bytes() -> int:
+    """Memory of this process now."""
+    statm = Path("/proc/self/statm")
+    if statm.is_file():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: the peak so far, in bytes
+
+
+def free_bytes() -> int:
+    """Memory that this process may still get, whatever GPUs there are."""
+    return int(min(_available(), _cgroup_limit() - resident_bytes()))
+
+
+def _available() -> float:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cgroup_limit() -> float:
+    """A container's limit; infinity where there is none."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            return float(Path(path).read_text())
+        except (OSError, ValueError):
+            continue
+    return math.inf

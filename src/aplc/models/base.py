@@ -1,0 +1,207 @@
+"""What every kind of model can do, and the table of kinds.
+
+The rest of the package (predict, evaluate, calibrate, explain, serve, store, plan, the estimator) knows `LabelModel`
+and this table, and no kind by name. A new kind is a class with these methods and one more entry below.
+
+Entries name functions by their place ("aplc.train.words:fit") and import them when they are called. So the table can
+stand below the rooms that train and plan, and a words model never waits for what only networks need.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aplc.config import Config
+from aplc.errors import ModelError
+
+Ability = Literal["learn", "add_labels", "export", "distribute", "clusters"]
+"""learn: go on training with more documents. add_labels: take labels it was not trained with. export: to ONNX.
+distribute: train under torchrun. clusters: has label clusters that can be cut differently."""
+
+Ids = NDArray[np.int64]
+Probs = NDArray[np.float32]
+
+
+class LabelModel(Protocol):
+    """Texts in, the most probable labels out.
+
+    A batch goes through three steps, so that each can be done where it costs least: `prepare` on a thread ahead of its
+    use, `read` once a batch, `topk` as often as it takes to be sure of the best labels.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Its name in `KINDS`."""
+
+    @property
+    def n_labels(self) -> int: ...
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        """Labels bounds[i] to bounds[i + 1] form a cluster: what calibration and reports group by."""
+
+    @property
+    def n_added(self) -> int:
+        """How many of the last clusters hold labels that were added after training."""
+
+    @property
+    def batch_size(self) -> int:
+        """Texts to hand over at a time."""
+
+    def prepare(self, texts: Sequence[str]) -> Any:
+        """The texts as this model wants them. Safe to call on another thread."""
+
+    def read(self, batch: Any) -> Any:
+        """All that needs to be computed once for a prepared batch, whichever labels are asked for."""
+
+    def topk(self, states: Any, k: int, allowed: NDArray[np.bool_] | None = None) -> tuple[Ids, Probs]:
+        """(ids, probabilities) of the k best labels of each text, best first, exact; ties go to the lower id.
+
+        `allowed`, (n_labels,), leaves labels out. Where fewer than k are left a row ends with ids of -1.
+        """
+
+    def probability_of(self, states: Any, label: int) -> NDArray[np.float64]:
+        """One label's probability in each text."""
+
+    def characters_read(self, text: str) -> int:
+        """How many characters of `text` the model takes notice of."""
+
+    def settings(self) -> dict[str, Any]:
+        """What config.json keeps, so that the kind's `load` can build the model again."""
+
+    def save_parts(self, folder: Path) -> None:
+        """Write its small files, such as the tokenizer's."""
+
+    def save_weights(self, folder: Path) -> None:
+        """Write its weights; under torchrun every process calls this."""
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """A function named by its place, "module:name", and imported when it is called."""
+
+    place: str
+
+    def resolve(self) -> Any:
+        module, name = self.place.split(":")
+        return getattr(import_module(module), name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.resolve()(*args, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One line of the table."""
+
+    load: Deferred
+    """(folder, what config.json holds, configuration) -> LabelModel, checked; from_state of a model folder."""
+    what: str
+    """A sentence for the model card."""
+    sections: tuple[str, ...]
+    """Sections of the configuration that have an effect."""
+    fit: Deferred | None
+    """(TrainingData, configuration, RunFolder, screen) leaves the best model there. None: not made by training."""
+    plan: Deferred | None
+    """(Source, configuration, memory, screen) -> what a run will cost."""
+    learn: Deferred | None = None
+    """(model, configuration, texts, label ids of each) -> the model after one more pass."""
+    add_labels: Deferred | None = None
+    """(model, configuration, texts, new labels of each, weights, number of new labels, advance) -> the larger model."""
+    export: Deferred | None = None
+    """(model, folder, int8) writes the exported model's files and gives their size."""
+    reads_all: bool
+    """Whether all of a text is read, however long it is; otherwise `data.max_length` and `data.long_text` say."""
+    cannot: Mapping[Ability, str] = field(default_factory=dict)
+    """What it can't do: a sentence each, with what to do instead."""
+
+    @property
+    def abilities(self) -> frozenset[Ability]:
+        return frozenset(get_args(Ability)) - self.cannot.keys()
+
+
+_NETWORK = "APLC-XLNet (Ye et al., ICML 2020): an encoder, a hidden layer, and label clusters"
+_RETRAIN = (
+    "a words model learns all its labels at once: train it again with the new documents, "
+    "aplc train CORPUS --preset words --out NEW"
+)
+_EXPORTED = "an exported model can't be changed; change the model it was exported from, and export that again"
+
+KINDS: dict[str, Kind] = {
+    "network": Kind(
+        load=Deferred("aplc.models.network:load"),
+        what=_NETWORK,
+        sections=("data", "model", "clusters", "train"),
+        fit=Deferred("aplc.train.network:fit"),
+        plan=Deferred("aplc.plan.network:plan"),
+        learn=Deferred("aplc.train.update:learn"),
+        add_labels=Deferred("aplc.train.new_labels:add_labels"),
+        export=Deferred("aplc.models.graphs:export"),
+        reads_all=False,
+    ),
+    "words": Kind(
+        load=Deferred("aplc.words.model:load"),
+        what="A words model: ridge regression on TF-IDF of words and word pairs, scores calibrated label by label",
+        sections=("data", "words"),
+        fit=Deferred("aplc.train.words:fit"),
+        plan=Deferred("aplc.plan.words:plan"),
+        reads_all=True,
+        cannot={
+            "learn": _RETRAIN,
+            "add_labels": _RETRAIN,
+            "export": "a words model can't be exported to ONNX; it needs no GPU and no runtime, so copy its folder",
+            "distribute": "a words model is trained by one process; leave out torchrun",
+            "clusters": "a words model has no clusters to compare; choose a preset with a network",
+        },
+    ),
+    "exported": Kind(
+        load=Deferred("aplc.models.onnx:load"),
+        what=f"{_NETWORK}; exported to ONNX",
+        sections=("data", "model", "clusters", "train"),
+        fit=None,
+        plan=None,
+        reads_all=False,
+        cannot={
+            "learn": _EXPORTED,
+            "add_labels": _EXPORTED,
+            "export": "the model is exported already; export the one it was made from",
+            "distribute": _EXPORTED,
+            "clusters": _EXPORTED,
+        },
+    ),
+}
+
+
+def trainable(config: Config) -> Kind:
+    """The kind that a configuration asks to train."""
+    kind = KINDS[config.model.kind]
+    if kind.fit is None:
+        made = ", ".join(name for name, kind in KINDS.items() if kind.fit)
+        raise ModelError(f"model.kind = {config.model.kind!r}: is not made by training; choose one of {made}")
+    return kind
+
+
+def require(kind: str, ability: Ability, where: str = "") -> None:
+    """Refuse what a kind of model can't do, in one sentence that says what to do instead."""
+    sentence = KINDS[kind].cannot.get(ability)
+    if sentence:
+        raise ModelError(f"{where}: {sentence}" if where else sentence)
+
+
+def kind_of_folder(config: dict[str, Any], folder: Path) -> str:
+    """The kind of model that a folder holds. Folders of before 0.2 don't name it."""
+    model = config.get("model")
+    named = model.get("kind") if isinstance(model, dict) else None
+    if named is not None:
+        return str(named)
+    if isinstance(model, dict) and model.get("encoder") == "words":
+        raise ModelError(
+            f"{folder}: a words model of an earlier version of aplc, which read words differently; train it again: "
+            "aplc train CORPUS --preset words --out NEW"
+        )
+    return "exported" if (folder / "encoder.onnx").is_file() else "network"

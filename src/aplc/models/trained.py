@@ -1,0 +1,51 @@
+"""A trained tagger in memory: a model of any kind, its label set, and what was learned about its probabilities.
+
+`store/folder.py` reads it from a model folder and writes it there.
+"""
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aplc.config import Config
+from aplc.data.labels import LabelSet
+from aplc.models.base import LabelModel
+from aplc.models.calibration import Calibration, Ranking
+
+
+@dataclass(frozen=True)
+class TrainedTagger:
+    config: Config
+    model: LabelModel
+    labels: LabelSet
+    n_documents: int
+    """Training documents in which the labels were counted."""
+    calibration: Calibration | None = None
+    """What the held-out documents taught about probabilities."""
+    held_out: dict[str, Any] | None = None
+    """Number of held-out documents, and metrics and bands on them, for the card."""
+    evaluation: dict[str, Any] | None = None
+    """What `aplc evaluate --json` left in the folder, for the card."""
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        """How candidates become the best labels."""
+        merged = self.labels.stands_for if self.labels.has_merged else None
+        return Ranking(tuple(self.model.bounds[:-1]), self.calibration, merged)
+
+    @property
+    def allowed(self) -> NDArray[np.bool_] | None:
+        """Which label ids may be predicted; None if all may."""
+        return None if self.labels.active.all() else self.labels.active
+
+    def cluster_name(self, label: int) -> str | None:
+        """Where the output layer keeps a label: head, tail 1, ..., added 1, ...; None where there is one cluster."""
+        n_clusters = len(self.model.bounds) - 1
+        if n_clusters == 1:
+            return None
+        i, n_tails = bisect_right(self.model.bounds, label) - 1, n_clusters - 1 - self.model.n_added
+        return f"added {i - n_tails}" if i > n_tails else f"tail {i}" if i else "head"

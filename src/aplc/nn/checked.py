@@ -1,0 +1,108 @@
+"""Weights of an untrusted model folder, checked before anything of their size is allocated.
+
+The header of the safetensors file is read before any tensor. The network that config.json describes is built without
+memory (on PyTorch's "meta" device) and compared with the header, so that a wrong width or number of labels costs
+nothing. `store/safety.py` has the checks of the files themselves.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import nn
+
+from aplc.errors import AplcError, ModelError
+
+DTYPES = {"F64", "F32", "F16", "BF16"}
+
+Header = dict[str, tuple[int, ...]]
+"""Shapes of the tensors by name."""
+Module = TypeVar("Module", bound=nn.Module)
+
+
+_JSON_TYPES = {dict: "object", list: "list", int: "integer of at least 1"}
+
+
+def check_settings(settings: Mapping[str, Any], types: Mapping[str, type], folder: Path) -> None:
+    """Refuse a config.json whose entries are missing or of another type."""
+    for name, expected in types.items():
+        value = settings.get(name)
+        if type(value) is not expected or (isinstance(value, int) and value < 1):
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} = {str(value)[:40]}: must be a JSON {_JSON_TYPES[expected]}"
+            )
+
+
+def read_header(path: Path, types: Mapping[str, str] | None = None) -> Header:
+    """Names and shapes of the weights; safetensors itself checks that they fit the file's length.
+
+    `types` are the tensors' types by name; any floating-point type will do where none is given.
+    """
+    if not path.is_file():
+        raise ModelError(f"{path}: no weights yet; the training run has not finished its first epoch")
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = {}
+            for name in file.keys():  # noqa: SIM118
+                part = file.get_slice(name)
+                expected = {types[name]} if types and name in types else DTYPES
+                if part.get_dtype() not in expected:
+                    raise ModelError(
+                        f"{path}: {name} is of type {part.get_dtype()}, expected {', '.join(sorted(expected))}"
+                    )
+                header[name] = tuple(part.get_shape())
+            return header
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: damaged ({error})") from None
+
+
+def check_depth(tree: Mapping[str, Any], header: Header, folder: Path) -> None:
+    """Every layer has tensors: a config.json that asks for more layers than tensors would be built for ever."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            check_depth(value, header, folder)
+        count = len(value) if isinstance(value, list) else value
+        is_depth = "layer" in name or isinstance(value, list)
+        if is_depth and isinstance(count, int | float) and count > max(len(header), 100):
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} = {str(value)[:40]}, but the weights have {len(header)} tensors"
+            )
+
+
+def compare_headers(expected: Mapping[str, object], header: Header, folder: Path) -> None:
+    """Refuse weights that are not of the names and shapes that config.json asks for."""
+    for name in sorted(expected.keys() | header.keys()):
+        if expected.get(name) != header.get(name):
+            raise ModelError(
+                f"{folder}: in the weights {name} is {header.get(name)}, config.json asks for {expected.get(name)}"
+            )
+
+
+def build_checked(build: Callable[[], Module], header: Header, folder: Path) -> Module:
+    """The network that config.json asks for, once it is known to have the weights' names and shapes."""
+    try:
+        with torch.device("meta"):
+            empty = build()
+        expected = {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items()}
+    except AplcError as error:
+        raise ModelError(f"{folder}: {error}") from None
+    except Exception as error:  # whatever a wrong value led to, in our constructors or in transformers'
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(f"{folder / 'config.json'}: {type(error).__name__}: {reason}") from None
+    compare_headers(expected, header, folder)
+    return build()
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Copy the weights in; NaN and infinite values are refused."""
+    try:
+        state = load_file(path)
+        for name, tensor in state.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise ModelError(f"{path}: {name} has NaN or infinite values")
+        model.load_state_dict(state)
+    except (SafetensorError, RuntimeError, OSError) as error:
+        raise ModelError(f"{path}: damaged ({error})") from None

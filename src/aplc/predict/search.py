@@ -1,0 +1,163 @@
+"""Tagging: texts in, top-k label ids and probabilities out, in the order they came.
+
+Documents are taken in blocks; within a block batches are formed by length, so that padding is rare and memory stays
+constant however long the input is. Probabilities are calibrated where the model is: `calibration.Ranking` says what the
+best k labels are then, and `decide` how many of them a document gets.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aplc.data.batches import by_length, prefetch
+from aplc.data.cache import blocks
+from aplc.data.formats import Document
+from aplc.files import atomic_write
+from aplc.models.base import Ids, LabelModel, Probs
+from aplc.models.calibration import DEPTH, Calibration, Ranking
+from aplc.models.trained import TrainedTagger
+from aplc.nn.distributed import world
+from aplc.predict.decide import Decision, Rule
+
+DOCUMENTS_AT_ONCE = 2_048
+"""Documents held at a time."""
+SPARE = 16
+"""Candidates beyond k that are looked at first: after calibration a label may move up."""
+
+Bools = NDArray[np.bool_]
+
+
+def predict_texts(
+    model: LabelModel, texts: Sequence[str], k: int, *, ranking: Ranking | None = None, allowed: Bools | None = None
+) -> tuple[Ids, Probs]:
+    """(ids, probs) of shape (n, k); -1 and 0 where there are fewer than k labels.
+
+    Without a `ranking` the probabilities are the model's own. Labels that are not `allowed` are passed over.
+    """
+    batches = by_length([len(text) for text in texts], model.batch_size)
+    return predict_batches(
+        model, batches, lambda members: model.prepare([texts[i] for i in members]), k, ranking=ranking, allowed=allowed
+    )
+
+
+def predict_batches(
+    model: LabelModel,
+    batches: Sequence[NDArray[np.int64]],
+    prepare: Callable[[NDArray[np.int64]], Any],
+    k: int,
+    *,
+    ranking: Ranking | None = None,
+    allowed: Bools | None = None,
+) -> tuple[Ids, Probs]:
+    """The same for batches of document numbers, which together count from 0.
+
+    Under `torchrun` the batches are shared out among the ranks, and every rank gets all results.
+    """
+    n = sum(map(len, batches))
+    ids = np.full((n, k), -1, dtype=np.int64)
+    probs = np.zeros((n, k), dtype=np.float32)
+    own = world().share(batches)
+    for members, batch in zip(own, prefetch(prepare, own), strict=True):
+        best_ids, best_probs = _search(model, batch, k, ranking, allowed)
+        ids[members, : best_ids.shape[1]] = best_ids
+        probs[members, : best_probs.shape[1]] = best_probs
+    mine = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
+    for members, their_ids, their_probs in world().gather((mine, ids[mine], probs[mine])):
+        ids[members], probs[members] = their_ids, their_probs
+    return ids, probs
+
+
+def _search(model: LabelModel, batch: Any, k: int, ranking: Ranking | None, allowed: Bools | None) -> tuple[Ids, Probs]:
+    """The best k of each text. With a ranking: of more and more candidates, until no other label can be better."""
+    states = model.read(batch)
+    if ranking is None or ranking.is_plain:
+        return model.topk(states, k, allowed)
+    width = min(k + max(k, SPARE), model.n_labels)
+    while True:
+        best_ids, best_probs, sure = ranking.settle(*model.topk(states, width, allowed), k)
+        if sure.all() or width == model.n_labels:
+            return best_ids, best_probs
+        width = min(4 * width, model.n_labels)
+
+
+def predict_documents(
+    trained: TrainedTagger,
+    documents: Iterable[Document],
+    k: int,
+    *,
+    allowed: Bools | None = None,
+    plain: bool = False,
+) -> Iterator[tuple[list[Document], Ids, Probs]]:
+    """Blocks of (documents, ids, probs), calibrated where the model is.
+
+    `allowed`: which ids may be predicted. `plain`: the model's own probabilities, with merged labels apart.
+    """
+    allowed = trained.allowed if allowed is None else allowed
+    ranking = None if plain else trained.ranking
+    for block in blocks(documents, DOCUMENTS_AT_ONCE):
+        texts = [document.text for document in block]
+        yield block, *predict_texts(trained.model, texts, k, ranking=ranking, allowed=allowed)
+
+
+def calibrate(trained: TrainedTagger, documents: Iterable[Document]) -> Calibration:
+    """Learn what the model's probabilities are worth from documents it was not trained on."""
+    ids, probs, hit, n_true = [], [], [], 0
+    for block in blocks(documents, DOCUMENTS_AT_ONCE):
+        found, given = predict_texts(
+            trained.model, [document.text for document in block], min(DEPTH, len(trained.labels))
+        )
+        truth = [trained.labels.encode(document.labels) for document in block]
+        ids.append(found)
+        probs.append(given)
+        hit.append(np.array([np.isin(row, true) for row, true in zip(found, truth, strict=True)]))
+        n_true += sum(map(len, truth))
+    joined = (np.concatenate(parts) for parts in (ids, probs, hit))
+    return Calibration.fit(*joined, bounds=trained.ranking.bounds, n_true=n_true)
+
+
+def decide_documents(
+    trained: TrainedTagger, documents: Iterable[Document], rule: Rule
+) -> Iterator[tuple[list[Document], list[list[tuple[str, float]]]]]:
+    """Blocks of documents and the labels that `rule` gives them: (label, probability) pairs, best first."""
+    decision = Decision.of(rule, trained.labels, trained.calibration)
+    for block, ids, probs in predict_documents(trained, documents, decision.depth, allowed=decision.allowed):
+        counts = decision.counts(ids, probs)
+        yield block, [name_tags(trained, ids[i, :n], probs[i, :n]) for i, n in enumerate(counts)]
+
+
+def name_tags(trained: TrainedTagger, ids: NDArray, probs: NDArray) -> list[tuple[str, float]]:
+    """One document's (label, probability) pairs, best first."""
+    names = trained.labels.names
+    return [(names[i], float(p)) for i, p in zip(ids, probs, strict=True) if i >= 0]
+
+
+def predict_file(
+    trained: TrainedTagger,
+    documents: Iterable[Document],
+    out: Path,
+    rule: Rule,
+    advance: Callable[[int], None] = lambda _: None,
+) -> tuple[int, int]:
+    """Stream predictions to a JSON Lines file that appears when whole.
+
+    Returns how many documents it has, and in how many of them no label qualified; these rows say `"abstained": true`.
+    """
+    n = n_abstained = 0
+    with atomic_write(out) as stream:
+        for block, tags_of_block in decide_documents(trained, documents, rule):
+            for document, tags in zip(block, tags_of_block, strict=True):
+                row = {
+                    **({"line": document.line} if document.id is None else {"id": document.id}),
+                    "labels": [name for name, _ in tags],
+                    "probabilities": [round(probability, 6) for _, probability in tags],
+                    **({} if tags else {"abstained": True}),
+                }
+                stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
+                n_abstained += not tags
+            n += len(block)
+            advance(len(block))
+    return n, n_abstained

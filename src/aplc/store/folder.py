@@ -1,0 +1,121 @@
+"""A model folder: everything needed to tag texts, in files that can't run code.
+
+config.json (settings, changes of the label set, what the kind of model needs to be built again), model.safetensors,
+tokenizer.json where the model has one, labels.txt, label_counts.npy, README.md, calibration.json where documents were
+held out to learn it from, and evaluation.json where the model was evaluated.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from aplc.config import Config
+from aplc.data.labels import LabelSet
+from aplc.errors import ModelError
+from aplc.files import atomic_folder, atomic_write, new_folder, read_json, write_json
+from aplc.machine import is_main_process
+from aplc.models.base import KINDS, kind_of_folder
+from aplc.models.calibration import CALIBRATION_FILE, Calibration
+from aplc.models.trained import TrainedTagger
+from aplc.nn.checked import check_settings
+from aplc.store.card import model_card, read_evaluation, sound
+from aplc.store.safety import CARD, CONFIG, EVALUATION, check_files
+from aplc.version import __version__
+
+FORMAT = 2
+READ = (1, FORMAT)
+"""Formats that this version reads; 1 did not name the kind of model."""
+
+
+def load_tagger(folder: Path | str) -> TrainedTagger:
+    """Read a model folder; its model is ready to tag, on this process' device."""
+    folder = Path(folder)
+    check_files(folder)
+    settings = _read_settings(folder)
+    config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
+    return TrainedTagger(
+        config,
+        KINDS[config.model.kind].load(folder, settings, config),
+        LabelSet.load(folder, settings["n_labels"], settings["label_set"]),
+        settings["n_documents"],
+        Calibration.load(folder),
+        sound(settings.get("held_out")),
+        read_evaluation(folder / EVALUATION),
+    )
+
+
+def save_tagger(trained: TrainedTagger, folder: Path) -> None:
+    save_frame(trained, folder)
+    trained.model.save_weights(folder)
+
+
+def save_frame(trained: TrainedTagger, folder: Path) -> None:
+    """Everything but the weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    trained.model.save_parts(folder)
+    trained.labels.save(folder)
+    if trained.calibration:
+        trained.calibration.save(folder)
+    elif is_main_process():
+        (folder / CALIBRATION_FILE).unlink(missing_ok=True)
+    if trained.evaluation:
+        write_json(folder / EVALUATION, trained.evaluation)
+    elif is_main_process():
+        (folder / EVALUATION).unlink(missing_ok=True)
+    save_card(trained, folder)
+    write_json(
+        folder / CONFIG,
+        {
+            "format": FORMAT,
+            "aplc_version": __version__,
+            "n_labels": len(trained.labels),
+            "n_documents": trained.n_documents,
+            "label_set": trained.labels.state(),
+            "held_out": trained.held_out,
+            "config": trained.config.to_dict(),
+            **trained.model.settings(),
+        },
+    )
+
+
+def save_card(trained: TrainedTagger, folder: Path) -> None:
+    with atomic_write(folder / CARD) as out:
+        out.write(model_card(trained).encode("utf-8"))
+
+
+def read_labels(folder: Path) -> LabelSet:
+    """A model folder's label set alone."""
+    check_files(folder)
+    settings = _read_settings(folder)
+    return LabelSet.load(folder, settings["n_labels"], settings["label_set"])
+
+
+def replace_folder(path: Path, before: TrainedTagger, after: TrainedTagger, out: Path | None = None) -> None:
+    """Put a changed tagger in the place of the one it was made from, in one step; or into a new folder `out`."""
+    if out is not None:
+        if out.exists():
+            raise ModelError(f"{out}: is there already; choose another --out")
+        with new_folder(out) as temporary:
+            save_tagger(after, temporary)
+        return
+    with atomic_folder(path) as temporary:
+        save_frame(after, temporary)
+        if after.model is not before.model:
+            after.model.save_weights(temporary)
+        if read_labels(path).version != before.labels.version:
+            raise ModelError(f"{path}: its labels were changed by somebody else meanwhile; try again")
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise ModelError(f"{folder}: not a model folder (no {CONFIG}); train one with aplc train ... --out {folder}")
+    settings = {"label_set": {}} | read_json(path)
+    if settings.get("format") not in READ:
+        known = " and ".join(map(str, READ))
+        raise ModelError(f"{path}: format {settings.get('format')!r}, this version of aplc reads {known}")
+    check_settings(settings, {"config": dict, "label_set": dict, "n_labels": int, "n_documents": int}, folder)
+    kind = kind_of_folder(settings["config"], folder)
+    model = settings["config"].get("model")
+    return settings | {
+        "config": settings["config"] | {"model": (model if isinstance(model, dict) else {}) | {"kind": kind}}
+    }

@@ -1,0 +1,48 @@
+"""The files of a model folder, and what is checked of them before any is read: the folder may come from anywhere.
+
+No file can run code: there are JSON, plain text, one .npy read without pickle, safetensors and ONNX. What is left to
+check are sizes: a file must be a regular one of a plausible length. `nn/checked.py` has the checks of the weights.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aplc.data.labels import COUNTS, NAMES
+from aplc.files import MB, check_file
+from aplc.models.calibration import CALIBRATION_FILE
+
+CONFIG, WEIGHTS, CARD, TOKENIZER = "config.json", "model.safetensors", "README.md", "tokenizer.json"
+EVALUATION = "evaluation.json"
+"""Where a model folder keeps its evaluation, if it has one."""
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    name: str
+    limit: int | None = None
+    """Bytes, far beyond what any model needs; None where the number of labels or the weights' header decides."""
+    on_hub: bool = True
+    """Whether it goes to the hub and comes from it."""
+
+
+MODEL_FILES = (
+    ModelFile(CONFIG, 100 * MB),
+    ModelFile(WEIGHTS),
+    ModelFile(TOKENIZER, 500 * MB),
+    ModelFile(NAMES),
+    ModelFile(COUNTS),
+    ModelFile(CALIBRATION_FILE, 10 * MB),
+    ModelFile(CARD, 100 * MB),
+    ModelFile(EVALUATION, 100 * MB),
+    ModelFile("spiece.model", 500 * MB, on_hub=False),
+    ModelFile("encoder.onnx", 2_148 * MB, on_hub=False),
+    ModelFile("clusters.onnx", 2_148 * MB, on_hub=False),
+)
+"""Everything a model folder may hold that is read."""
+
+
+def check_files(folder: Path) -> None:
+    """Regular files of plausible length."""
+    for file in MODEL_FILES:
+        if file.limit is not None:
+            check_file(folder / file.name, file.limit)

@@ -1,0 +1,227 @@
+"""Training a network: tokens, model, the objective of Equation 5, and the choice of the best epoch."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.batches import Batch, Batches, by_length
+from aplc.data.cache import DocumentCache
+from aplc.data.labels import LabelSet
+from aplc.data.source import TrainingData
+from aplc.data.tokenizer import Tokenizer
+from aplc.errors import AplcError
+from aplc.evaluate.metrics import Metrics
+from aplc.models.network import TaggingModel
+from aplc.models.sharding import shard_model
+from aplc.models.trained import TrainedTagger
+from aplc.nn.distributed import world
+from aplc.nn.encoder import build_encoder
+from aplc.nn.partition import Partition
+from aplc.predict.search import predict_batches
+from aplc.store.folder import save_frame
+from aplc.store.safety import WEIGHTS
+from aplc.train import loop
+from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
+from aplc.train.optim import Optimizers
+from aplc.train.prepare import choose_tokenizer, tokenize
+from aplc.train.run_folder import RunFolder
+from aplc.train.tracking import Tracker
+
+SCORE = "nDCG@5"
+"""Chooses the best epoch: it looks at all five places of a list and weighs the first ones most."""
+
+
+@dataclass
+class TrainingRun(loop.Run):
+    """A training run in progress."""
+
+    config: Config
+    model: TaggingModel
+    labels: LabelSet
+    n_documents: int
+    """Training documents in which the labels were counted."""
+    train: Batches
+    valid: DocumentCache
+    valid_rows: np.ndarray
+
+    @property
+    def total_steps(self) -> int:
+        return self.config.train.epochs * len(self.train)
+
+    @property
+    def finished(self) -> bool:
+        config = self.config.train
+        out_of_patience = 0 < config.patience <= self.progress.bad_evaluations
+        return self.progress.epoch >= config.epochs or out_of_patience
+
+    @property
+    def loss_is_global(self) -> bool:  # type: ignore[override]
+        return self.config.train.shard_labels
+
+    def batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        return self.train.epoch(epoch, start=start)
+
+    def losses(self, batch: Batch) -> Iterator[tuple[Tensor, float]]:
+        """The batch is shared out among the processes, each share worked off in `train.accumulate` parts."""
+        config, device, weigh = self.config.train, world().device, self.model.clusters.loss_weight
+        whole = weigh(batch.labels)
+        filler = batch.split(len(batch))[0].to(device)
+        parts = batch.split(world().size * min(config.accumulate, len(batch)))
+        for turn in (parts[i : i + world().size] for i in range(0, len(parts), world().size)):
+            part = turn[world().rank]
+            # Sharded clusters see the documents of all ranks at once, and give the loss of all.
+            share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
+            with loop.autocast(device):
+                part_loss = self.model(part.to(device), filler)
+            yield part_loss, share
+
+    def after_step(self, tracker: Tracker) -> None:
+        """Evaluation waits for the end of the epoch."""
+
+    def after_epoch(self, tracker: Tracker) -> None:
+        config, progress = self.config.train, self.progress
+        line = f"epoch {progress.epoch + 1}/{config.epochs}: loss {self.mean_loss:.5f}"
+        scores = self.validate() if len(self.valid_rows) else None
+        tracker.log(progress.step, epoch=progress.epoch, mean_loss=self.mean_loss, validation=scores)
+        better = scores is None or scores[SCORE] > progress.best_score
+        if scores:
+            shown = ", ".join(f"{name} {100 * scores[name]:.2f}" for name in ("P@1", "P@3", "P@5", SCORE))
+            line += f", held out {shown}" + (" (best)" if better else "")
+            progress.best_score = max(progress.best_score, scores[SCORE])
+        self.screen.say(line)
+        progress.bad_evaluations = 0 if better else progress.bad_evaluations + 1
+        if better:
+            progress.best_step = progress.step
+            self.model.save_weights(self.out)
+        progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
+        if self.finished and progress.epoch < config.epochs:
+            self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
+
+    def validate(self) -> dict[str, float]:
+        """Metrics on the held-out documents."""
+        items, truth = zip(*map(self.valid.document, self.valid_rows), strict=True)
+        collate = self.model.collator
+        batches = by_length([min(len(own), collate.max_length) for own in items], self.model.batch_size)
+        self.model.eval()
+        with loop.autocast(world().device):
+            ids, probs = predict_batches(
+                self.model, batches, lambda members: collate([items[i] for i in members], [[]] * len(members)), k=5
+            )
+        self.model.train()
+        metrics = Metrics(self.labels.counts, n_documents=self.n_documents)
+        metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), np.concatenate(truth))
+        return metrics.result()
+
+    def bar(self) -> contextlib.AbstractContextManager[Any]:
+        n, progress = len(self.train.rows), self.progress
+        done = progress.epoch * n + min(progress.batch * self.train.batch_size, n)
+        return self.screen.bar("training", self.config.train.epochs * n, done=done)
+
+    def note(self) -> str:
+        return f"epoch {self.progress.epoch + 1}/{self.config.train.epochs}, loss {self.mean_loss:.5f}"
+
+    def units(self, batch: Batch) -> int:
+        return len(batch)
+
+    def cure(self) -> str:
+        kept = f"the best model so far (step {self.progress.best_step:,}) is in {self.out}"
+        if not (self.out / WEIGHTS).is_file():
+            good = newest_good(self.out, self.screen.say)
+            if good:
+                load_checkpoint(good[0], self.model, self.optimizers)
+                self.model.save_weights(self.out)
+            kept = f"the model of {good[0].name} is in {self.out}" if good else "no model was complete before that"
+        rates = "train.lr_clusters, train.lr_hidden, train.lr_encoder"
+        return f"{kept}. Try lower rates ({rates}) or train.warmup_steps"
+
+
+def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
+    """Train a network and leave the best epoch's in the folder."""
+    source, labels = data.source, data.labels
+    with world().main_first():
+        tokenizer = choose_tokenizer(source, config.data, config.model, data.n_characters, screen)
+        train = valid = tokenize(source, "train", tokenizer, labels, screen, data.n_documents)
+        if source.dev:
+            valid = tokenize(source, "dev", tokenizer, labels, screen)
+    identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": tokenizer.fingerprint}
+    folder.check(identity)
+
+    torch.manual_seed(config.train.seed)
+    config, model = build(data, train, tokenizer, config, screen)
+    torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
+    shard_model(model, config)
+    batches = Batches(train, data.train_rows, model.collator, config.train.batch_size, config.train.seed)
+    run = TrainingRun(
+        network=model,
+        optimizers=Optimizers.for_tagging(model, config.train),
+        steps=config.train,
+        progress=Progress(),
+        out=folder.path,
+        screen=screen,
+        config=config,
+        model=model,
+        labels=labels,
+        n_documents=data.n_documents,
+        train=batches,
+        valid=valid,
+        valid_rows=data.valid_rows,
+    )
+    if not (folder.started and run.resume()) and folder.resume:
+        screen.say("no checkpoint to resume from: starting from the beginning")
+    folder.begin(identity)
+    if run.finished:
+        screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
+        return
+    screen.say(f"training: {loop.describe_work(model)}, {len(batches):,} steps an epoch")
+    save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)
+    loop.fit(run)
+
+
+def build(
+    data: TrainingData, train: DocumentCache, tokenizer: Tokenizer, config: Config, screen: Screen
+) -> tuple[Config, TaggingModel]:
+    """The untrained network, and the configuration with the cut-offs that were chosen."""
+    encoder = build_encoder(
+        config.model,
+        vocab_size=tokenizer.vocab_size,
+        long_text=config.data.long_text,
+        max_length=config.data.max_length,
+    )
+    screen.say(f"encoder: {encoder.description}")
+    partition = choose_partition(config, data.labels, data.n_documents)
+    screen.say(f"clusters: {partition.reason}")
+    clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
+    config = replace(config, clusters=clusters)
+    model = TaggingModel(encoder, tokenizer, config, n_labels=len(data.labels), cutoffs=partition.cutoffs)
+    if config.clusters.bias:
+        touched = partition.documents_touching(train.label_offsets, train.label_ids)
+        model.clusters.init_bias(data.labels.counts, data.n_documents, touched)
+    return config, model
+
+
+def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
+    """The cut that the configuration asks for."""
+    clusters, n_labels = config.clusters, len(labels)
+    widths: Any = {"div_value": clusters.div_value, "min_tail_width": clusters.min_tail_width}
+    try:
+        if clusters.cutoffs == "proportions":
+            return Partition.from_proportions(n_labels, clusters.proportions, **widths)
+        if clusters.cutoffs != "auto":
+            return Partition.from_cutoffs(n_labels, clusters.cutoffs, **widths)
+        return Partition.automatic(
+            labels.counts,
+            n_documents=n_documents,
+            in_features=config.model.hidden_width,
+            batch_size=config.train.batch_size,
+            max_parameters=clusters.max_parameters or None,
+            min_tail_width=clusters.min_tail_width,
+        )
+    except ValueError as error:
+        raise AplcError(f"clusters: {error}") from None

@@ -1,0 +1,160 @@
+"""Label sets that live on after training: add, rename, merge and retire labels of a model, without a retrain.
+
+    changed = add_labels(trained, documents, ["COVID-19"])       # learned from examples, in seconds to minutes
+    changed = rename_label(trained, "Sex Factors", "Sex Characteristics")
+
+Each function gives a new `TrainedTagger` with the next label-set version. What is not changed keeps its predictions.
+"""
+
+import datetime
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from aplc.data.formats import Document
+from aplc.data.labels import LabelSet
+from aplc.errors import AplcError
+from aplc.models.base import KINDS, require
+from aplc.models.trained import TrainedTagger
+from aplc.predict.decide import find_labels, unknown
+
+MAX_OTHERS = 20_000
+"""Documents without a new label that are used, drawn at random: beyond that they add time, and little else."""
+LEAST_OTHERS = 1_000
+"""Where there are fewer, names of the model's other labels stand in for documents about something else."""
+Advance = Callable[[int], None]
+
+
+def add_labels(
+    trained: TrainedTagger, documents: Iterable[Document], names: Sequence[str], *, advance: Advance = lambda _: None
+) -> TrainedTagger:
+    """The model with labels it did not have, learned from documents that carry them and from others that don't.
+
+    A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded.
+    """
+    require(trained.model.kind, "add_labels")
+    names = list(dict.fromkeys(names))
+    _check_new(trained.labels, names)
+    place = {name: j for j, name in enumerate(names)}
+    texts, truth, weights, counts = _examples(documents, place)
+    for name in names:  # a name is one more example of its label
+        texts.append(name)
+        truth.append([place[name]])
+        weights.append(1.0)
+    n_others = sum(not row for row in truth)
+    if n_others < LEAST_OTHERS:
+        used = [name for name, active in zip(trained.labels.names, trained.labels.active, strict=True) if active]
+        drawn = np.random.default_rng(0).permutation(len(used))[: LEAST_OTHERS - n_others]
+        texts += [used[i] for i in drawn]
+        truth += [[] for _ in drawn]
+        weights += [1.0] * len(drawn)
+    kind = KINDS[trained.model.kind]
+    assert kind.add_labels is not None
+    model = kind.add_labels(trained.model, trained.config, texts, truth, weights, len(names), advance)
+    labels = trained.labels
+    aliases = {name: target for name, target in labels.aliases.items() if name not in place}
+    grown = replace(
+        labels,
+        names=(*labels.names, *names),
+        counts=np.concatenate([labels.counts, np.array(counts, dtype=np.int64)]),
+        aliases=aliases,
+    )
+    return replace(trained, model=model, labels=_next_version(grown, "add", names))
+
+
+def rename_label(trained: TrainedTagger, old: str, new: str) -> TrainedTagger:
+    """The model with another name for a label. The old name still stands for it in corpora and lists."""
+    labels = trained.labels
+    row = _own(labels, old)
+    _check_new(labels, [new])
+    names = (*labels.names[:row], new, *labels.names[row + 1 :])
+    aliases = {name: new if target == old else target for name, target in labels.aliases.items() if name != new}
+    changed = replace(labels, names=names, aliases=aliases | {old: new})
+    return replace(trained, labels=_next_version(changed, "rename", [old], to=new))
+
+
+def merge_labels(trained: TrainedTagger, names: Sequence[str], into: str) -> TrainedTagger:
+    """The model with `names` as parts of the label `into`, whose probability becomes the highest of them all."""
+    labels = trained.labels
+    if into not in labels.index:
+        raise AplcError(f"labels: {unknown(labels, into)}; merge into a label that the model has, and rename that")
+    target = _own(labels, into)
+    counts = labels.counts.copy()
+    aliases = dict(labels.aliases)
+    for name in dict.fromkeys(names):
+        if name == into:
+            raise AplcError(f"can't merge {name!r} into itself")
+        counts[target] += labels.counts[_own(labels, name)]
+        aliases = {a: into if t == name else t for a, t in aliases.items()} | {name: into}
+    counts[target] = min(int(counts[target]), trained.n_documents)
+    changed = replace(labels, counts=counts, aliases=aliases)
+    return replace(trained, labels=_next_version(changed, "merge", list(names), to=into))
+
+
+def retire_labels(trained: TrainedTagger, names: Sequence[str]) -> TrainedTagger:
+    """The model without ever predicting these labels again."""
+    labels = trained.labels
+    gone = set(labels.retired)
+    for name in names:
+        _own(labels, name)
+        gone |= {name, *(a for a, target in labels.aliases.items() if target == name and a in labels.names)}
+    aliases = {name: target for name, target in labels.aliases.items() if target not in gone}
+    changed = replace(labels, aliases=aliases, retired=frozenset(gone))
+    if not changed.n_in_use:
+        raise AplcError("retire: that would leave no label to predict")
+    return replace(trained, labels=_next_version(changed, "retire", list(names)))
+
+
+def _own(labels: LabelSet, name: str) -> int:
+    """The row of a label in use; an alias is refused with what it stands for."""
+    (row,) = find_labels(labels, [name], "labels")
+    if labels.names[row] != name:
+        raise AplcError(f"labels: {name!r} stands for {labels.names[row]!r} already")
+    return row
+
+
+def _check_new(labels: LabelSet, names: Sequence[str]) -> None:
+    if not names:
+        raise AplcError("labels: no new label to add; every label of the examples is in the model already")
+    known = set(labels.names)
+    for name in names:
+        if not name.strip() or name != name.strip() or "\n" in name or "\r" in name:
+            raise AplcError(f"labels: {name!r} is empty, begins or ends with a space, or has a line break")
+        if name in labels.retired:
+            raise AplcError(f"labels: {unknown(labels, name)}; choose another name")
+        if name in known:
+            raise AplcError(f"labels: the model has a label {name!r} already")
+
+
+def _next_version(labels: LabelSet, change: str, names: list[str], **details: str) -> LabelSet:
+    version = labels.version + 1
+    date = datetime.datetime.now(datetime.UTC).date().isoformat()
+    entry = {"version": version, "date": date, "change": change, "labels": names, **details}
+    return replace(labels, version=version, history=(*labels.history, entry))
+
+
+def _examples(
+    documents: Iterable[Document], place: dict[str, int]
+) -> tuple[list[str], list[list[int]], list[float], list[int]]:
+    """Texts, their new labels and weights, and documents per new label: all that carry one, a sample of the rest."""
+    rng = np.random.default_rng(0)
+    carrying: list[tuple[str, list[int]]] = []
+    others: list[str] = []
+    n_others, counts = 0, [0] * len(place)
+    for document in documents:
+        own = [place[name] for name in document.labels if name in place]
+        for j in own:
+            counts[j] += 1
+        if own:
+            carrying.append((document.text, own))
+            continue
+        n_others += 1
+        if len(others) < MAX_OTHERS:
+            others.append(document.text)
+        elif (at := int(rng.integers(n_others))) < MAX_OTHERS:  # a reservoir: each has the same chance to stay
+            others[at] = document.text
+    texts = [text for text, _ in carrying] + others
+    truth = [own for _, own in carrying] + [[] for _ in others]
+    each = n_others / max(len(others), 1)
+    return texts, truth, [1.0] * len(carrying) + [each] * len(others), counts

@@ -1,0 +1,77 @@
+"""The folder a run leaves its model in: whether it may be used, and what the run was started with (`run.json`)."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aplc.data.labels import NAMES
+from aplc.errors import RunError
+from aplc.files import read_json, write_json
+from aplc.nn.distributed import restarts
+from aplc.store.safety import CARD, CONFIG, TOKENIZER, WEIGHTS
+from aplc.version import __version__
+
+RUN_FILE = "run.json"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+    started: bool
+    """Whether it holds a run to go on with."""
+    resume: bool
+    """Whether going on was asked for, by the user or by torchrun, which restarted the workers."""
+
+    @classmethod
+    def open(cls, path: Path, *, resume: bool) -> "RunFolder":
+        """Refuse a folder with anything in it that would be lost."""
+        resume = resume or restarts() > 0
+        if path.exists() and not path.is_dir():
+            raise RunError(f"{path}: is a file; --out must be a folder, or nothing yet")
+        started = (path / RUN_FILE).is_file()
+        if started and not resume:
+            raise RunError(
+                f"{path}: holds a run already; go on with --resume, choose another --out, or delete it first"
+            )
+        if not started and (path / CONFIG).is_file():
+            raise RunError(f"{path}: holds a model that is no run to go on with; choose another --out")
+        if not started and (own := [name for name in (CARD, NAMES, TOKENIZER, WEIGHTS) if (path / name).exists()]):
+            raise RunError(f"{path / own[0]}: is there already and would be replaced; choose another --out")
+        return cls(path, started, resume)
+
+    def check(self, identity: dict[str, Any]) -> None:
+        """Refuse to go on with a run whose configuration, corpus or tokenizer has changed."""
+        if not self.started:
+            return
+        before = read_json(self.path / RUN_FILE)
+        now = json.loads(json.dumps(identity))
+        differences = [f"the {name} has changed" for name in now if name != "config" and before.get(name) != now[name]]
+        for section, values in now["config"].items():
+            for name, value in values.items():
+                old = before.get("config", {}).get(section, {}).get(name)
+                if old != value:
+                    differences.append(f"{section}.{name} was {old!r} and is {value!r}")
+        if differences:
+            raise RunError(
+                f"{self.path}: can't resume, {'; '.join(differences)}. Use the settings of before, or another --out"
+            )
+
+    def begin(self, identity: dict[str, Any]) -> None:
+        """Note what the run was started with."""
+        write_json(self.path / RUN_FILE, identity | {"aplc_version": __version__})
+
+    def check_labels(self) -> None:
+        """Refuse to go on where the label set was changed after training: the run would undo that."""
+        config = self.path / CONFIG
+        version = read_json(config).get("label_set", {}).get("version", 1) if config.is_file() else 1
+        if self.started and version != 1:
+            raise RunError(
+                f"{self.path}: its labels were changed after training (label-set version {version}); "
+                "choose another --out"
+            )
+
+
+def was_trained_on(model: Path, key: str) -> bool:
+    """Whether a model folder says that it was trained on the source with this key; `Tagger.fit` leaves no such note."""
+    return (model / RUN_FILE).is_file() and read_json(model / RUN_FILE).get("corpus") == key

@@ -1,0 +1,95 @@
+"""Fitting a words model: features from text, ridge regression (`ridge.py`), then calibrating scores (`curves.py`).
+
+bench/LOG.md has what each part is worth. Shapes: N documents, V words and pairs, L labels.
+"""
+
+from dataclasses import asdict
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aplc import native
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.cache import DocumentCache
+from aplc.data.source import TrainingData
+from aplc.errors import CorpusError
+from aplc.words.curves import LEARN_FROM
+from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.ridge import equations, solve
+from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
+
+READ_AT_ONCE = 4_096
+"""Documents whose features are made at a time."""
+
+
+def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
+    """The words model of the training documents."""
+    if idle := without_effect(config):
+        screen.say(f"without effect on a words model: {', '.join(idle)}")
+    cache = data.source.encoded(
+        "train", entries_of, ENTRY, data.labels, name=f"words {VERSION}", screen=screen, total=data.n_documents
+    )
+    rows, n_labels = data.train_rows, len(data.labels)
+    features = WordFeatures.choose(count_documents(cache, rows), len(rows))
+    if not len(features.bucket):
+        raise CorpusError("no word occurs in two training documents; a words model has nothing to learn from")
+    x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
+    size = equations(x_NV.shape, config.words.limit)
+    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs at once"
+    screen.say(
+        f"words and word pairs: {x_NV.shape[1]:,}, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
+        f"ridge regression of {n_labels:,} labels {how}"
+    )
+    if native.library() is None:
+        screen.say("no C compiler: SciPy multiplies sparse matrices, which takes two to four times as long")
+    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
+    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(config.words), screen=screen)
+    curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
+    screen.say(
+        f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
+        f"{len(curves.own):,} labels have curves of their own"
+    )
+    return WordsModel(features, weight_VL, mean_L, np.ascontiguousarray(curve_L3.T))
+
+
+def without_effect(config: Config) -> list[str]:
+    """Settings that were changed although a words model does not know them."""
+    given, usual = config.to_dict(), Config().to_dict()
+    unknown = {"data": {"max_length", "long_text", "tokenizer", "vocab_size"}}
+    unknown |= {section: given[section].keys() - {"kind", "seed"} for section in ("model", "clusters", "train")}
+    return [
+        f"{section}.{name}"
+        for section, names in unknown.items()
+        for name in sorted(names)
+        if given[section][name] != usual[section][name]
+    ]
+
+
+def count_documents(cache: DocumentCache, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of these documents have each bucket."""
+    counts = np.zeros(BUCKETS, dtype=np.int64)
+    for start in range(0, len(rows), READ_AT_ONCE):
+        chunk = [cache.document(int(i))[0]["bucket"] for i in rows[start : start + READ_AT_ONCE]]
+        bucket, count = np.unique(np.concatenate(chunk), return_counts=True)
+        counts[bucket] += count
+    return counts
+
+
+def read_matrices(
+    cache: DocumentCache, rows: NDArray[np.int64], features: WordFeatures, n_labels: int
+) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """X (N x V) and Y (N x L, ones) of some documents of a cache."""
+    x_parts, y_parts = [], []
+    for start in range(0, len(rows), READ_AT_ONCE):
+        entries, labels = zip(*(cache.document(int(i)) for i in rows[start : start + READ_AT_ONCE]), strict=True)
+        joined, ends = np.concatenate(entries), np.cumsum([0, *map(len, entries)])
+        counts = sparse.csr_array(
+            (joined["count"].astype(np.float32), joined["bucket"], ends), shape=(len(entries), BUCKETS)
+        )
+        x_parts.append(features(counts))
+        own = [np.unique(ids) for ids in labels]
+        ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
+        y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(own), n_labels)))
+    return sparse.vstack(x_parts, format="csr"), sparse.vstack(y_parts, format="csr")

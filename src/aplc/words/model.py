@@ -1,0 +1,211 @@
+"""The words model: a label's score is a weighted sum of a document's words and word pairs, and nothing else.
+
+The idea: on a CPU, and where labels have few examples, that a word occurs says more than what a small network makes of
+its sentence. Words and pairs are weighted by TF-IDF; a label's weights come from ridge regression (`ridge.py`), and
+most of them are small enough to be left out. A label's curve (`curves.py`) turns its score s into a logit,
+a + b s + c s^2. The price: what takes more than two words to say, and the meaning of words that training never saw, is
+lost.
+
+Shapes: B documents, V words and pairs that are known, L labels, N weights.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from scipy import sparse
+from scipy.special import expit
+
+from aplc.config import Config
+from aplc.errors import ModelError
+from aplc.files import atomic_path
+from aplc.nn.checked import check_settings, compare_headers, read_header
+from aplc.nn.weights import WEIGHTS
+from aplc.words.text import BUCKETS, VERSION, WORD_BUCKETS, count_words
+
+PAIR_LEAST, PAIR_MOST = 3, 0.1
+"""Documents that a pair must be in, and the share of all that it may be in: others cost time and say little."""
+PAIR_LENGTH = 0.5
+"""Euclidean length of a document's pairs, where its words have 1."""
+LOGITS_AT_ONCE = 1 << 24
+"""64 MB: how many documents a batch has follows from it."""
+
+Floats = NDArray[np.floating]
+
+
+@dataclass(frozen=True)
+class WordFeatures:
+    """Which words and pairs are known, and how much each counts."""
+
+    bucket: NDArray[np.int64]
+    """(V,), rising."""
+    idf: NDArray[np.float32]
+
+    @classmethod
+    def choose(cls, document_counts: NDArray[np.integer], n_documents: int) -> Self:
+        """Words of two and more documents, and pairs; `document_counts` has an entry for each bucket."""
+        bucket = np.flatnonzero(document_counts > 1)
+        count = document_counts[bucket]
+        bucket = bucket[(bucket < WORD_BUCKETS) | ((count >= PAIR_LEAST) & (count <= PAIR_MOST * n_documents))]
+        idf = np.log((1 + n_documents) / (1 + document_counts[bucket])) + 1
+        return cls(bucket, idf.astype(np.float32))
+
+    def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
+        """TF-IDF (B, V) from counts by bucket: a document's words of length 1, its pairs of `PAIR_LENGTH`."""
+        column = np.minimum(np.searchsorted(self.bucket, counts.indices), len(self.bucket) - 1)
+        known = self.bucket[column] == counts.indices
+        document = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))[known]
+        column = column[known]
+        weight = ((1 + np.log(counts.data[known])) * self.idf[column]).astype(np.float32)
+        is_pair = self.bucket[column] >= WORD_BUCKETS
+        square = np.bincount(2 * document + is_pair, weight.astype(np.float64) ** 2, minlength=2 * counts.shape[0])
+        length = np.sqrt(np.maximum(square, 1e-24)).astype(np.float32)
+        weight *= np.where(is_pair, np.float32(PAIR_LENGTH), np.float32(1)) / length[2 * document + is_pair]
+        ends = np.searchsorted(document, np.arange(counts.shape[0] + 1))
+        return sparse.csr_array((weight, column.astype(np.int32), ends), shape=(counts.shape[0], len(self.bucket)))
+
+
+def rising(score_BL: Floats, curve_3L: Floats) -> Floats:
+    """a + b s + c s^2 up to where its slope falls to 1; from there on a line of slope 1."""
+    a_L, b_L, c_L = curve_3L
+    with np.errstate(divide="ignore", invalid="ignore"):
+        turn_L = (1 - b_L) / (2 * c_L)  # infinite or NaN for a straight line
+    bent_BL = np.where(c_L > 0, np.maximum(score_BL, turn_L), score_BL)
+    bent_BL = np.where(c_L < 0, np.minimum(bent_BL, turn_L), bent_BL)
+    return a_L + (b_L + c_L * bent_BL) * bent_BL + (score_BL - bent_BL)
+
+
+@dataclass(frozen=True)
+class WordsModel:
+    """Ridge regression with curves, as a `LabelModel`."""
+
+    features: WordFeatures
+    weight_VL: sparse.csr_array
+    bias_L: NDArray[np.float32]
+    curve_3L: NDArray[np.float32]
+
+    kind = "words"
+    n_added = 0
+
+    @property
+    def n_labels(self) -> int:
+        return len(self.bias_L)
+
+    @property
+    def bounds(self) -> Sequence[int]:
+        return [0, self.n_labels]
+
+    @property
+    def batch_size(self) -> int:
+        return max(1, min(256, LOGITS_AT_ONCE // self.n_labels))
+
+    def prepare(self, texts: Sequence[str]) -> sparse.csr_array:
+        return self.features(count_words(texts))
+
+    def read(self, batch: sparse.csr_array) -> Floats:
+        """logits_BL."""
+        return rising((batch @ self.weight_VL).toarray() + self.bias_L, self.curve_3L)
+
+    def topk(
+        self, states: Floats, k: int, allowed: NDArray[np.bool_] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        logits_BL = states if allowed is None else np.where(allowed, states, -np.inf)
+        ids = best_columns(logits_BL, min(k, self.n_labels))
+        best = np.take_along_axis(logits_BL, ids, 1)
+        return np.where(best > -np.inf, ids, -1), expit(best).astype(np.float32)
+
+    def probability_of(self, states: Floats, label: int) -> NDArray[np.float64]:
+        return expit(states[:, label].astype(np.float64))
+
+    def characters_read(self, text: str) -> int:
+        return len(text)
+
+    def settings(self) -> dict[str, Any]:
+        n_words, n_weights = self.weight_VL.shape[0], self.weight_VL.nnz
+        return {"words": {"version": VERSION, "n_words": n_words, "n_weights": n_weights}}
+
+    def save_parts(self, folder: Path) -> None:
+        """A words model has no small files of its own."""
+
+    def save_weights(self, folder: Path) -> None:
+        tensors = {
+            "bucket": self.features.bucket.astype(np.int64),
+            "idf": self.features.idf,
+            "start": self.weight_VL.indptr.astype(np.int64),
+            "label": self.weight_VL.indices.astype(np.int32),
+            "weight": self.weight_VL.data,
+            "bias": self.bias_L,
+            "curve": self.curve_3L,
+        }
+        try:
+            with atomic_path(folder / WEIGHTS) as temporary:
+                save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, temporary)
+        except SafetensorError as error:
+            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); the one before it is intact") from None
+
+
+def best_columns(x_BL: Floats, k: int) -> NDArray[np.int64]:
+    """The k largest of each row, largest first; of equal ones the lower column first."""
+    n_columns = x_BL.shape[1]
+    if k < n_columns:
+        candidates = np.sort(np.argpartition(-x_BL, k, axis=1)[:, : k + 1], axis=1)  # one more, to see a tie at the end
+    else:
+        candidates = np.broadcast_to(np.arange(n_columns), x_BL.shape)
+    order = np.argsort(-np.take_along_axis(x_BL, candidates, 1), axis=1, kind="stable")
+    best = np.take_along_axis(candidates, order, 1)
+    if k < n_columns:
+        last_two = np.take_along_axis(x_BL, best[:, k - 1 : k + 1], 1)
+        for row in np.flatnonzero(last_two[:, 0] == last_two[:, 1]):
+            best[row, :k] = np.argsort(-x_BL[row], kind="stable")[:k]
+    return best[:, :k].astype(np.int64)
+
+
+_TYPES = {"bucket": "I64", "start": "I64", "label": "I32", "idf": "F32", "weight": "F32", "bias": "F32", "curve": "F32"}
+"""Types of the tensors, by safetensors' names for them."""
+
+
+def load(folder: Path, settings: dict[str, Any], _config: Config) -> WordsModel:
+    """The words model of a model folder. Nothing in the folder is trusted."""
+    check_settings(settings, {"words": dict}, folder)
+    words, n_labels = settings["words"], settings["n_labels"]
+    if words.get("version") != VERSION:
+        raise ModelError(
+            f"{folder}: reads words as another version of aplc did; train it again: "
+            "aplc train CORPUS --preset words --out NEW"
+        )
+    check_settings(words, {"n_words": int}, folder)
+    n_words, n_weights = words["n_words"], words.get("n_weights")
+    expected = {
+        **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
+        **{"label": (n_weights,), "weight": (n_weights,), "bias": (n_labels,), "curve": (3, n_labels)},
+    }
+    compare_headers(expected, read_header(folder / WEIGHTS, _TYPES), folder)
+    try:
+        tensors = load_file(folder / WEIGHTS)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{folder / WEIGHTS}: damaged ({error})") from None
+    _check(tensors, n_labels, folder / WEIGHTS)
+    weight_VL = sparse.csr_array(
+        (tensors["weight"], tensors["label"], tensors["start"]), shape=(n_words, n_labels), copy=False
+    )
+    features = WordFeatures(tensors["bucket"], tensors["idf"])
+    return WordsModel(features, weight_VL, tensors["bias"], tensors["curve"])
+
+
+def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
+    """Refuse indices that point outside the arrays."""
+    start, label, bucket = tensors["start"], tensors["label"], tensors["bucket"]
+    for name in ("idf", "weight", "bias", "curve"):
+        if not np.isfinite(tensors[name]).all():
+            raise ModelError(f"{path}: {name} has NaN or infinite values")
+    if start[0] != 0 or start[-1] != len(label) or (np.diff(start) < 0).any():
+        raise ModelError(f"{path}: the words' weights don't fit together; the model is damaged")
+    if len(label) and (label.min() < 0 or label.max() >= n_labels):
+        raise ModelError(f"{path}: has weights for labels beyond the {n_labels:,} there are; the model is damaged")
+    if (np.diff(bucket) <= 0).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
+        raise ModelError(f"{path}: the words' hash buckets must rise; the model is damaged")
