@@ -1,4 +1,4 @@
-"""A batch of predictions beside its truth: checked, cleaned of repeats, and each prediction marked true or not."""
+"""Predictions matched with the truth: both are checked, repeats removed, and each prediction marked true or not."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,11 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """n documents with `width` predictions each and their true (document, label) pairs."""
+class Matches:
+    """n documents with `width` predictions each, and their true (document, label) pairs."""
 
     pred: Ints
-    """(n, width) Label ids, -1 where there is none."""
+    """(n, width) Label ids, -1 where a list is shorter."""
     prob: Floats
     """(n, width) Probabilities, 0 where there is no prediction."""
     valid: Bools
@@ -30,7 +30,7 @@ class Batch:
     """(n,) Number of true labels."""
 
 
-def match(pred_ids: ArrayLike, pred_probs: ArrayLike, indptr: ArrayLike, ids: ArrayLike) -> Batch:
+def match(pred_ids: ArrayLike, pred_probs: ArrayLike, indptr: ArrayLike, ids: ArrayLike) -> Matches:
     """Arguments as in `Metrics.update`."""
     pred, prob = _checked_predictions(pred_ids, pred_probs)
     row, true = _checked_truth(indptr, ids, n_rows=len(pred))
@@ -38,7 +38,7 @@ def match(pred_ids: ArrayLike, pred_probs: ArrayLike, indptr: ArrayLike, ids: Ar
     # A pair is one number, document x span + label, so that "is it true?" is one lookup in a sorted list.
     span = 1 + max(int(true.max(initial=0)), int(pred.max(initial=0)))
     hit = valid & np.isin(np.arange(len(pred))[:, None] * span + pred, row * span + true)
-    return Batch(pred, prob, valid, hit, row, true, n_true=np.bincount(row, minlength=len(pred)))
+    return Matches(pred, prob, valid, hit, row, true, n_true=np.bincount(row, minlength=len(pred)))
 
 
 def _checked_predictions(pred_ids: ArrayLike, pred_probs: ArrayLike) -> tuple[Ints, Floats]:

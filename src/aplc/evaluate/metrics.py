@@ -5,10 +5,10 @@
         metrics.update(pred_ids, pred_probs, indptr, ids)
     metrics.result()                                              # {"P@1": 0.56, ..., "macro-F1": 0.12}
 
-The idea: nearly every metric here is a ratio of two sums over documents, so what is kept is each document's share of
-the numerator and of the denominator. From that come the figures, their bootstrap intervals (`bootstrap.py`) and an
-exact merge of several processes. Counts per label give coverage, macro-F1 and the bands (`bands.py`). The price: about
-220 bytes a document and 90 a label; nothing of size documents x labels.
+The idea: nearly every metric here is a ratio of two sums over documents, so we keep each document's term of the
+numerator and of the denominator. They give the figures and their bootstrap intervals (`bootstrap.py`). Counts per label
+give coverage, macro-F1 and the bands (`bands.py`). The price: about 220 bytes per document and 90 per label; nothing of
+size documents x labels.
 
 One rule for corner cases, scikit-learn's zero_division=0: 0 / 0 is 0. Formulas and conventions: docs/metrics.md.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aplc.evaluate.matching import Batch, Bools, Floats, Ints, match
+from aplc.evaluate.matching import Bools, Floats, Ints, Matches, match
 
 PROPENSITIES: dict[str, tuple[float, float]] = {
     "default": (0.55, 1.5),
@@ -28,10 +28,6 @@ PROPENSITIES: dict[str, tuple[float, float]] = {
     "amazon": (0.6, 2.6),
 }
 """A and B of Jain et al. (KDD 2016) by kind of corpus. AmazonCat-13k takes the default, Amazon-670k "amazon"."""
-
-# Sums of probabilities are kept in units of 2^-36, as integers: adding them is exact in any order, so that a merge of
-# processes prints the same digits as one process. The rounding is below 1e-11; a bin overflows beyond 10^8 pairs.
-_PROBABILITY_UNIT = 2.0**36
 
 
 def propensity(label_counts: ArrayLike, n_documents: int, a: float = 0.55, b: float = 1.5) -> Floats:
@@ -157,8 +153,8 @@ class Metrics:
         # Rows: true; predicted and hit above the threshold; predicted, then hit, at each k. Columns grow with the ids.
         self._labels = np.zeros((3 + 2 * len(self.ks), self._train.size), dtype=np.int64)
         self._n_ids = self._train.size
-        # pairs, hits, sum of probabilities: (3, ks, bins)
-        self._calibration = np.zeros((3, len(self.ks), self.bins), dtype=np.int64)
+        # pairs, hits, sum of probabilities: (3, ks, bins). Counts are exact in float64.
+        self._calibration = np.zeros((3, len(self.ks), self.bins))
 
     @property
     def n_evaluated(self) -> int:
@@ -182,37 +178,22 @@ class Metrics:
             ids: true label ids, in any order; a repeated one counts once. Ids should be dense: memory goes with the
                 largest.
         """
-        batch = match(pred_ids, pred_probs, indptr, ids)
-        chosen = batch.valid & (batch.prob >= self.threshold)
-        numerators, denominators = self._document_shares(batch, chosen)
+        matches = match(pred_ids, pred_probs, indptr, ids)
+        chosen = matches.valid & (matches.prob >= self.threshold)
+        numerators, denominators = self._document_terms(matches, chosen)
         self._numerators.append(numerators)
         self._denominators.append(denominators)
-        self._n_true.append(batch.n_true)
-        self._count_labels(batch, chosen)
+        self._n_true.append(matches.n_true)
+        self._count_labels(matches, chosen)
         for i, k in enumerate(self.ks):
-            valid = batch.valid[:, :k]
-            self._calibration[:, i] += self._bin(batch.prob[:, :k][valid], batch.hit[:, :k][valid])
-
-    def merge(self, other: "Metrics") -> None:
-        """Add what another process saw. The figures are the same, to the last digit, as if one had seen everything."""
-        for name in ("ks", "threshold", "bins", "propensity", "n_documents"):
-            if getattr(self, name) != getattr(other, name):
-                raise ValueError(f"can't merge: {name} is {getattr(self, name)} here and {getattr(other, name)} there")
-        if not np.array_equal(self._train, other._train):
-            raise ValueError("can't merge: label_counts differ")
-        self._numerators += other._numerators
-        self._denominators += other._denominators
-        self._n_true += other._n_true
-        self._grow(other._n_ids)
-        self._labels[:, : other._n_ids] += other._labels[:, : other._n_ids]
-        self._calibration += other._calibration
+            valid = matches.valid[:, :k]
+            self._calibration[:, i] += self._bin(matches.prob[:, :k][valid], matches.hit[:, :k][valid])
 
     def result(self) -> dict[str, float]:
         """Every metric as a fraction between 0 and 1, by name: P@1, ..., coverage@5, ECE@5, micro-F1, macro-F1."""
         scores = self.document_scores()
-        # fsum is exact, hence independent of batches and of the order in which processes are merged.
-        over = [math.fsum(column) for column in scores.numerators.T]
-        under = [float(len(scores.n_true))] * self._n_means + [math.fsum(column) for column in scores.denominators.T]
+        over = scores.numerators.sum(0).tolist()
+        under = [float(len(scores.n_true))] * self._n_means + scores.denominators.sum(0).tolist()
         result = {name: _ratio(x, y) for name, x, y in zip(self._names, over, under, strict=True)}
         micro = result.pop("micro-F1")
         result |= {f"coverage@{k}": self._coverage(k) for k in self.ks}
@@ -250,7 +231,7 @@ class Metrics:
         pairs, hits, total = self._calibration[:, self._index(k)]
         count = np.maximum(pairs, 1)
         edges = np.linspace(0, 1, self.bins + 1)
-        return Reliability(k, edges, pairs.copy(), total / _PROBABILITY_UNIT / count, hits / count)
+        return Reliability(k, edges, pairs.astype(np.int64), total / count, hits / count)
 
     def _index(self, k: int) -> int:
         if k not in self.ks:
@@ -261,9 +242,9 @@ class Metrics:
         """Inverse propensities; ids beyond the training labels take the last entry, that of N_l = 0."""
         return self._inverse[np.minimum(ids, self._train.size)]
 
-    def _document_shares(self, batch: Batch, chosen: Bools) -> tuple[Floats, Floats]:
-        """Numerators (n, names) and denominators (n, ratios) of a batch, in the order of the names."""
-        pred, hit, row, n_true = batch.pred, batch.hit, batch.row, batch.n_true
+    def _document_terms(self, matches: Matches, chosen: Bools) -> tuple[Floats, Floats]:
+        """Numerators (n, names) and denominators (n, ratios) of n documents, in the order of the names."""
+        pred, hit, row, n_true = matches.pred, matches.hit, matches.row, matches.n_true
         n, depth = len(pred), self.ks[-1]
         discount = 1 / np.log2(np.arange(depth) + 2)
         ideal = np.concatenate([[0.0], np.cumsum(discount)])  # DCG of that many true labels, ranked first
@@ -274,7 +255,7 @@ class Metrics:
         weighted[:, :width] = np.where(hit[:, :width], self._weight(np.maximum(pred[:, :width], 0)), 0)
         # The best list has the true labels by falling weight.
         best = np.zeros((n, depth))
-        weight = self._weight(batch.true)
+        weight = self._weight(matches.true)
         order = np.lexsort((-weight, row))
         rank = np.arange(len(row)) - (np.cumsum(n_true) - n_true)[row]  # row is sorted, so also the row after sorting
         kept = rank < depth
@@ -299,25 +280,21 @@ class Metrics:
             # With room to spare: unseen labels turn up a few at a time, and each time all counts are copied.
             self._labels = np.pad(self._labels, ((0, 0), (0, self._n_ids + 4096 - self._labels.shape[1])))
 
-    def _count_labels(self, batch: Batch, chosen: Bools) -> None:
-        pred, true = batch.pred, batch.true
+    def _count_labels(self, matches: Matches, chosen: Bools) -> None:
+        pred, true = matches.pred, matches.true
         self._grow(1 + max(int(true.max(initial=-1)), int(pred.max(initial=-1))))
-        masks = [chosen, batch.hit & chosen]
-        masks += [mask[:, :k] for mask in (batch.valid, batch.hit) for k in self.ks]
+        masks = [chosen, matches.hit & chosen]
+        masks += [mask[:, :k] for mask in (matches.valid, matches.hit) for k in self.ks]
         # add.at touches the batch's ids only; a bincount would run over all labels in every batch.
         np.add.at(self._labels[0], true, 1)
         for row, mask in zip(self._labels[1:], masks, strict=True):
             np.add.at(row, pred[:, : mask.shape[1]][mask], 1)
 
-    def _bin(self, prob: Floats, hit: Bools) -> Ints:
+    def _bin(self, prob: Floats, hit: Bools) -> Floats:
         """(3, bins): pairs, hits, sum of probabilities."""
         # scikit-learn's calibration_curve: a bin holds its upper edge.
         where = np.searchsorted(np.linspace(0, 1, self.bins + 1)[1:-1], prob)
-        sums = np.zeros((3, self.bins), dtype=np.int64)
-        sums[0] = np.bincount(where, minlength=self.bins)
-        sums[1] = np.bincount(where[hit], minlength=self.bins)
-        np.add.at(sums[2], where, np.rint(prob * _PROBABILITY_UNIT).astype(np.int64))
-        return sums
+        return np.stack([np.bincount(where, weights=x, minlength=self.bins) for x in (np.ones_like(prob), hit, prob)])
 
     def _coverage(self, k: int) -> float:
         stats = self.label_stats(k)
@@ -327,7 +304,7 @@ class Metrics:
         true, predicted, hits = self._labels[:3]
         size = true + predicted
         occurring = size > 0
-        return math.fsum(2 * hits[occurring] / size[occurring]) / max(int(occurring.sum()), 1)
+        return float((2 * hits[occurring] / size[occurring]).sum()) / max(int(occurring.sum()), 1)
 
 
 def _inverse_propensity(label_counts: Ints, n_documents: int, ab: tuple[float, float]) -> Floats:
