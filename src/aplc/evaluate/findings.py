@@ -4,13 +4,13 @@ Everything is collected while the documents stream by, in memory that does not g
 in a counter that forgets its rarest entries, candidates in a list that keeps the surest, examples in a reservoir.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from aplc.data.formats import Document
+from aplc.data.reservoir import Reservoir
 from aplc.evaluate.matching import Ints
 
 MAX_PAIRS = 200_000
@@ -93,11 +93,9 @@ class Findings:
     ) -> None:
         self.names = names
         self.sure = sure
-        self.n_examples = n_examples
         self.n_candidates = n_candidates
         self.n_documents = 0
-        self._random = random.Random(seed)
-        self._examples: list[tuple[int, Example]] = []
+        self._examples = Reservoir[tuple[int, Example]](n_examples, seed)
         self._candidates: dict[int, list[Candidate]] = {}
         self.pairs = PairCounter()
         self._missed = np.zeros(len(names), dtype=np.int64)
@@ -142,20 +140,15 @@ class Findings:
             self._candidates = dict(surest[: 2 * self.n_candidates])
 
     def _draw(self, document: Document, row: list[int], probs: list[float]) -> None:
-        """Reservoir sampling: after n documents, each is in it with the same probability."""
-        place = len(self._examples)
-        if place >= self.n_examples:
-            place = self._random.randrange(self.n_documents + 1)
-        if place < self.n_examples:
-            predicted = [(self.names[j], p) for j, p in zip(row[:SHOWN_LABELS], probs, strict=False)]
-            example = Example(_name(document), document.text[:TEXT], predicted, document.labels)
-            self._examples[place : place + 1] = [(self.n_documents, example)]
+        predicted = [(self.names[j], p) for j, p in zip(row[:SHOWN_LABELS], probs, strict=False)]
+        example = Example(_name(document), document.text[:TEXT], predicted, document.labels)
+        self._examples.add((self.n_documents, example))
         self.n_documents += 1
 
     @property
     def examples(self) -> list[Example]:
         """Documents drawn at random, in the order of the corpus."""
-        return [example for _, example in sorted(self._examples, key=lambda item: item[0])]
+        return [example for _, example in sorted(self._examples.items, key=lambda item: item[0])]
 
     @property
     def candidates(self) -> list[Candidate]:
