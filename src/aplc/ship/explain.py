@@ -14,14 +14,15 @@ import numpy as np
 import torch
 
 from aplc.data.batches import by_length
+from aplc.data.scripts import UNSPACED
 from aplc.folder import ModelFolder
 from aplc.predict import BATCH, predict_rows
 
 MAX_PARTS = 128
 LONGEST = 1 << 15
 """Characters that are looked at, or a long text would be read 128 times."""
-# Scripts that put no space between words: a character at a time. Else letters and digits together, or other signs.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
+# A character of a script without spaces between words, or a word of letters and digits, or punctuation.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-]\w+)*|[^\w\s]+")
 
 
 @dataclass(frozen=True)
