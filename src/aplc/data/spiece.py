@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from aplc.data.tokenizer import xlnet_template
+from aplc.data.template import set_xlnet_template
 from aplc.errors import ModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
@@ -52,7 +52,7 @@ def load_spiece(path: str | Path) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
     if None not in map(tokenizer.token_to_id, ("<sep>", "<cls>")):
-        xlnet_template(tokenizer)
+        set_xlnet_template(tokenizer)
     return tokenizer
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document, read_documents
-from aplc.data.tokenizer import FILE as TOKENIZER
+from aplc.data.tokenizer import TOKENIZER_FILE as TOKENIZER
 from aplc.errors import AplcError, ModelError
 from aplc.files import new_folder, write_json
 from aplc.folder import ModelFolder

@@ -17,7 +17,7 @@ from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
-from aplc.data.tokenizer import VERSION as TOKENIZER
+from aplc.data.tokenizer import TOKENIZER_VERSION as TOKENIZER
 from aplc.data.tokenizer import Tokenizer
 from aplc.data.tokens import VERSION, TokenCache
 from aplc.errors import CorpusError

@@ -17,7 +17,7 @@ from aplc.config import WORDS, Config
 from aplc.console import Screen
 from aplc.data.batches import Batches
 from aplc.data.labels import NAMES, LabelSet
-from aplc.data.tokenizer import FILE as TOKENIZER
+from aplc.data.tokenizer import TOKENIZER_FILE as TOKENIZER
 from aplc.distributed import restarts, world
 from aplc.errors import AplcError, RunError
 from aplc.evaluate.bands import by_frequency
