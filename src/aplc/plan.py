@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import POOL, Batches, Collator
+from aplc.data.inspection import PICTURE_WIDTH, zipf_picture
 from aplc.data.survey import Survey, survey
 from aplc.data.tokenizer import Tokenizer
 from aplc.data.tokens import TokenCache
 from aplc.distributed import world
 from aplc.folder import ModelFolder
-from aplc.inspect import PICTURE_WIDTH, zipf_picture
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.nn.model import TaggingModel
 from aplc.nn.partition import Partition

@@ -20,8 +20,8 @@ from scipy import sparse
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.formats import Document
+from aplc.data.inspection import zipf_picture
 from aplc.data.survey import survey
-from aplc.inspect import zipf_picture
 from aplc.plan import SAMPLE, duration, in_bytes
 from aplc.train.budget import fits
 from aplc.train.curves import CANDIDATES, LEARN_FROM

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from aplc.data.corpus import Corpus
+from aplc.data.inspection import Distinct, Length, hash_text, inspect_corpus
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import AplcError
-from aplc.inspect import Distinct, Length, hash_text, inspect_corpus
 from conftest import write_rows
 
 
