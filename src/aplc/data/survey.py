@@ -1,4 +1,4 @@
-"""One pass over a corpus part: exact label counts, every document's labels, and a sample of documents.
+"""One pass over a corpus part, for `aplc plan`: label counts, each document's labels, and a sample of documents.
 
 A label takes four bytes during the pass, so that a million documents fit easily; texts are kept of the sample only.
 """
