@@ -1,4 +1,4 @@
-"""Evaluations without a model: random predictions that are often right, for reports, comparisons and memory."""
+"""Evaluations without a model, from random predictions that are often right."""
 
 import numpy as np
 

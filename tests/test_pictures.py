@@ -1,4 +1,4 @@
-"""Guards the look of pictures: readable in light and dark, by the colour-blind, and the same bytes every time."""
+"""Guards pictures: enough contrast in light and dark mode, valid SVG, and the same bytes for the same data."""
 
 from xml.etree import ElementTree
 
@@ -36,7 +36,7 @@ def draw(cutoffs=(500,)):
     return made
 
 
-def test_inline_picture_takes_the_colours_of_the_page():
+def test_inline_picture_uses_the_colours_of_the_page():
     svg = inline_svg(draw(), "name")
     assert not any(value in svg for value in LIGHT.values())
     assert "var(--series-1)" in svg
@@ -47,7 +47,7 @@ def test_inline_picture_takes_the_colours_of_the_page():
     ElementTree.fromstring(svg)
 
 
-def test_file_brings_its_colours_for_light_and_dark(tmp_path):
+def test_file_defines_colours_for_light_and_dark_mode(tmp_path):
     save_picture(draw(), tmp_path / "p.svg")
     text = (tmp_path / "p.svg").read_text()
     assert "prefers-color-scheme: dark" in text
@@ -55,7 +55,7 @@ def test_file_brings_its_colours_for_light_and_dark(tmp_path):
     ElementTree.fromstring(text)
 
 
-def test_a_million_labels_are_a_few_hundred_points():
+def test_a_million_labels_are_drawn_as_a_few_hundred_points():
     assert len(thin(1_000_000)) <= 400
     assert thin(1_000_000)[[0, -1]].tolist() == [0, 999_999]
     assert thin(3).tolist() == [0, 1, 2]
@@ -65,7 +65,7 @@ def test_a_million_labels_are_a_few_hundred_points():
     assert len(inline_svg(made, "zipf")) < 60_000
 
 
-def test_dollars_in_names_are_dollars(tmp_path):
+def test_dollars_in_names_are_not_tex(tmp_path):
     with style():
         made, (axes,) = figure()
         axes.set(xlabel="$x^2$ & <b>")

@@ -17,9 +17,10 @@ from aplc.config import Config
 from aplc.data.batches import Batch
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
+from aplc.data.inspection import zipf_picture
 from aplc.data.survey import survey
 from aplc.store.folder import TrainedTagger
-from aplc.inspect import zipf_picture
+from aplc.data.inspection import zipf_picture
 from aplc.nn.encoder import build_encoder
 from aplc.plan.network import cut_picture, duration, in_bytes, plan
 from aplc.plan.budget import Sizes, suggest

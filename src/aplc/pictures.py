@@ -1,8 +1,8 @@
-"""Pictures: one style for pages, files and documents, readable in light and dark and by the colour-blind.
+"""Drawing with matplotlib in one style, readable in light and dark mode and by the colour-blind.
 
-Colours are Okabe and Ito's, and series differ in marker and line as well. An SVG has CSS variables where it has
-colours: inside a page it takes the page's, as a file of its own it brings them along and follows the reader's light or
-dark setting. A PNG is light. Text stays text, and the same data gives the same bytes.
+Colours are Okabe and Ito's, and series differ in marker and line as well. The colours of an SVG are CSS variables:
+inside a page the page defines them, a file of its own defines them for light and dark mode. A PNG is light. Text in an
+SVG stays text, and the same data gives the same bytes.
 """
 
 import io
@@ -50,7 +50,7 @@ KINDS = (".svg", ".png")
 _STYLE: Any = {
     "svg.fonttype": "none",  # text as text: small, selectable, in the page's font
     "svg.hashsalt": "aplc",
-    "text.parse_math": False,  # a $ in a name is a $
+    "text.parse_math": False,  # a $ in a name is not TeX
     "font.size": 9.5,
     "axes.labelsize": 9.5,
     "axes.titlesize": 10,
@@ -80,18 +80,18 @@ def style() -> AbstractContextManager[None]:
 
 
 def figure(panels: int = 1, *, height: float = 3.1, width: float = 4.7) -> tuple[Figure, list[Axes]]:
-    """A figure of panels side by side. Narrow, so that its text is still readable on a phone."""
+    """Panels side by side. Narrow, so that text is still readable on a phone."""
     made = Figure(figsize=(width * panels, height), layout="constrained")
     return made, [made.add_subplot(1, panels, i + 1) for i in range(panels)]
 
 
 def variables(colours: dict[str, str]) -> str:
-    """As CSS declarations."""
+    """CSS declarations of the colours."""
     return " ".join(f"--{name}: {value};" for name, value in colours.items())
 
 
 def inline_svg(made: Figure, name: str) -> str:
-    """For a page that defines the variables. `name` keeps ids of several pictures apart."""
+    """SVG for a page that defines the colour variables. `name` keeps the ids of several pictures apart."""
     buffer = io.StringIO()
     with style():
         made.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -106,7 +106,7 @@ def inline_svg(made: Figure, name: str) -> str:
 
 
 def save_picture(made: Figure, path: Path) -> None:
-    """As .svg or .png, by the name of the file."""
+    """Write .svg or .png, by the name of the file."""
     check_kind(path)
     if path.suffix.lower() == ".png":
         with style(), atomic_write(path) as out:
@@ -122,19 +122,19 @@ def save_picture(made: Figure, path: Path) -> None:
 
 
 def check_kind(path: Path) -> None:
-    """Before the work, not after it."""
+    """Call it before the work that leads to the picture."""
     if path.suffix.lower() not in KINDS:
-        raise AplcError(f"{path}: a picture's name ends in {' or '.join(KINDS)}")
+        raise AplcError(f"{path}: a picture's name must end in {' or '.join(KINDS)}")
 
 
 def thin(n: int, most: int = 400) -> np.ndarray:
-    """Up to `most` places of 0..n-1, half of them dense at the start: enough to draw a million labels."""
+    """Up to `most` of the indices 0..n-1, half of them evenly spaced on a log scale: enough for a million labels."""
     dense, even = np.geomspace(1, max(n, 1), most // 2), np.linspace(1, max(n, 1), most // 2)
     return np.unique(np.concatenate([dense, even]).round().astype(np.int64)) - 1
 
 
 def plain_ticks(axis: Axis) -> None:
-    """1,000 instead of 10 to the 3rd."""
+    """1,000 instead of 10^3."""
     axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}" if x >= 1 else f"{x:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -150,7 +150,7 @@ def draw_zipf(axes: Axes, counts: np.ndarray) -> None:
 
 
 def draw_clusters(axes: Axes, counts: np.ndarray, cutoffs: Sequence[int]) -> None:
-    """Figure 2 with the clusters drawn in: labels on an even axis, so that a cluster is as wide as it is large."""
+    """Figure 2 with the clusters: labels on a linear axis, so that a cluster's width is its number of labels."""
     places = thin(len(counts))
     axes.plot(places + 1, counts[places], color=SERIES[0], zorder=3)
     axes.set(yscale="log", xlabel="label, by falling frequency", ylabel="training documents")
@@ -172,7 +172,7 @@ def draw_clusters(axes: Axes, counts: np.ndarray, cutoffs: Sequence[int]) -> Non
 def draw_points(
     axes: Axes, names: Sequence[str], means: Sequence[float], spreads: Sequence[float], every: Sequence[Sequence[float]]
 ) -> None:
-    """A setting a column: each seed's value as a small dot, and mean and spread over seeds as a point with bars."""
+    """One column per setting: each seed's value as a small dot, mean and spread over seeds as a point with bars."""
     x = np.arange(len(names))
     for place, values in zip(x, every, strict=True):
         axes.scatter([place] * len(values), values, s=12, color=LIGHT["muted"], alpha=0.7, zorder=2)

@@ -1,4 +1,4 @@
-"""Guards `aplc convert`: each project's files become the same corpus, and a fault is named by file and line."""
+"""Guards `aplc convert`: every format gives the same corpus, and errors name file and line."""
 
 import gzip
 import json
@@ -54,7 +54,7 @@ def aplc_xlnet(folder):
             f"{i},{quoted(text)},{quoted(','.join(NAMES[j] for j in row))}"
             for i, (text, row) in enumerate(zip(TEXTS[part], LABELS[part], strict=True))
         ]
-        lines(folder / name, ["id,text,labels", *rows, ""])  # a blank line, as some programs end with
+        lines(folder / name, ["id,text,labels", *rows, ""])  # some programs end with an empty line
     lines(folder / "labels.txt", NAMES)
 
 
@@ -113,14 +113,14 @@ def test_every_format_gives_the_same_corpus(source, tmp_path, format_, write):
         assert [sorted(document.labels) for document in read] == [sorted(NAMES[i] for i in row) for row in LABELS[part]]
 
 
-def test_command_says_what_it_wrote(source, tmp_path):
+def test_command_reports_what_it_wrote(source, tmp_path):
     pecos(source)
     done = aplc("convert", source, "--from", "pecos", "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr
     assert "4 training and 2 test documents with 3 labels" in done.stdout
 
 
-def test_separator_and_tokenized_texts(source, tmp_path):
+def test_attentionxml_with_separator_and_tokenized_texts(source, tmp_path):
     """Amazon's raw texts have /SEP/ between title and description; EUR-Lex has tokenized texts only."""
     lines(source / "train_texts.txt", ["a title /SEP/ a description"])
     lines(source / "train_labels.txt", ["12 7 12"])
@@ -129,7 +129,7 @@ def test_separator_and_tokenized_texts(source, tmp_path):
     assert (document.text, document.labels) == ("a title a description", ["12", "7"])
 
 
-def test_labels_of_one_name_stay_apart(source, tmp_path):
+def test_labels_with_the_same_name_stay_separate(source, tmp_path):
     """Two products with the same title are two labels."""
     pecos(source)
     lines(source / "output-items.txt", ["twin", "", "twin"])
@@ -138,17 +138,17 @@ def test_labels_of_one_name_stay_apart(source, tmp_path):
     assert (first.labels, second.labels) == (["twin #0", "twin #2"], ["#1"])
 
 
-def test_labels_whose_numbered_names_are_taken_stay_apart(source, tmp_path):
+def test_labels_stay_separate_where_a_numbered_name_is_taken(source, tmp_path):
     pecos(source)
     lines(source / "output-items.txt", ["twin", "twin #0", "twin"])
     assert convert(source, "pecos", tmp_path / "out")[1] == 3
 
 
 @pytest.mark.parametrize("name", ["train.jsonl", "test.csv", "dev.parquet"])
-def test_another_corpus_is_neither_replaced_nor_mixed_in(source, tmp_path, name):
+def test_existing_corpus_is_not_overwritten(source, tmp_path, name):
     aplc_xlnet(source)
     lines(tmp_path / "out" / name, ["mine"])
-    with pytest.raises(CorpusError, match=f"{name}: is there already"):
+    with pytest.raises(CorpusError, match=f"{name}: already exists"):
         convert(source, "aplc-xlnet", tmp_path / "out")
     assert [(file.name, file.read_text()) for file in (tmp_path / "out").iterdir()] == [(name, "mine\n")]
 
@@ -178,7 +178,7 @@ FAULTS = [
         "attentionxml",
         attentionxml,
         lambda s: lines(s / "test_labels.txt", "abc"),
-        r"labels.txt: goes on after document 2",
+        r"labels.txt: has more than the 2 documents",
     ),
     ("attentionxml", attentionxml, lambda s: (s / "train_labels.txt").unlink(), r"train_labels.txt: no such file"),
     ("attentionxml", pecos, lambda s: None, r"no train_raw_texts.txt or train_texts.txt"),
@@ -195,7 +195,7 @@ FAULTS = [
     ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indices=[0, 9, 1, 0]), r"not a sparse matrix .*indices"),
     ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indices=[0, -1, 1, 0]), r"not a sparse matrix .*ind"),
     ("pecos", pecos, lambda s: broken(s / "Y.trn.npz", indptr=[0, 3, 2, 4, 4]), r"not a sparse matrix .*indptr"),
-    ("pecos", pecos, lambda s: (s / "Y.trn.npz").unlink(), r"Y.trn.npz: no such file; is the archive"),
+    ("pecos", pecos, lambda s: (s / "Y.trn.npz").unlink(), r"Y.trn.npz: no such file; is the whole archive"),
     (
         "pecos",
         pecos,
@@ -253,7 +253,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("format_", "write", "spoiled", "message"), FAULTS, ids=[fault[3] for fault in FAULTS])
-def test_fault_is_one_line_and_leaves_nothing(source, tmp_path, format_, write, spoiled, message):
+def test_error_is_one_line_and_no_file_is_left(source, tmp_path, format_, write, spoiled, message):
     write(source)
     spoiled(source)
     with pytest.raises(CorpusError, match=message):
@@ -264,7 +264,7 @@ def test_fault_is_one_line_and_leaves_nothing(source, tmp_path, format_, write, 
     assert done.stderr.count("\n") == 1
 
 
-def test_words_behind_a_tab_and_names_that_are_null(source, tmp_path):
+def test_tabs_before_words_and_names_that_are_null(source, tmp_path):
     repository_words(source)
     text = (source / "train.txt").read_text()
     (source / "train.txt").write_text(text.replace("0,2 0:", "0,2\t0:"))
@@ -274,7 +274,7 @@ def test_words_behind_a_tab_and_names_that_are_null(source, tmp_path):
     assert (first.labels, second.labels) == (["#0", "#2"], ["vehicles"])
 
 
-def test_words_without_texts_are_refused(source, tmp_path):
+def test_bag_of_words_without_texts_is_refused(source, tmp_path):
     repository_words(source)
     (source / "trn_X.txt").unlink()
     (source / "tst_X.txt").unlink()
@@ -282,7 +282,7 @@ def test_words_without_texts_are_refused(source, tmp_path):
         convert(source, "xml-repository", tmp_path / "out")
 
 
-def test_source_is_not_written_to(source):
+def test_source_folder_is_refused_as_output(source):
     aplc_xlnet(source)
-    with pytest.raises(CorpusError, match="is the source itself"):
+    with pytest.raises(CorpusError, match="this is the source folder"):
         convert(source, "aplc-xlnet", source)

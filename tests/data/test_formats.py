@@ -1,4 +1,4 @@
-"""Guards reading: every kind of file and row users bring is read alike, and a bad row is named by file and line."""
+"""Guards reading: all formats give the same documents, and the error for a bad row names file and line."""
 
 import gzip
 import json
@@ -53,7 +53,7 @@ def test_gzip(tmp_path):
     assert read(path) == EXPECTED
 
 
-def test_broken_gzip_is_named(tmp_path):
+def test_broken_gzip_is_an_error(tmp_path):
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress((lines() + "\n").encode() * 1000)[:-20])
     with pytest.raises(CorpusError, match=r"train.jsonl.gz: broken gzip"):
@@ -109,7 +109,7 @@ def test_text_lines(tmp_path):
         (b'{"text": "a", "n": ' + b"1" * 5_000 + b"}", "not JSON"),
     ],
 )
-def test_bad_row_is_named_or_set_aside(tmp_path, row, message):
+def test_bad_row_is_an_error_or_goes_to_the_rejects(tmp_path, row, message):
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"text": "good"}\n' + row + b'\n{"text": "good too"}\n')
     with pytest.raises(CorpusError, match=rf"train.jsonl, line 2: .*{message}"):
@@ -123,7 +123,7 @@ def test_bad_row_is_named_or_set_aside(tmp_path, row, message):
 
 
 @pytest.mark.parametrize("cell", ["[a", "[" * 100_000], ids=["no JSON", "too deep"])
-def test_csv_labels_that_are_no_list(tmp_path, cell):
+def test_csv_labels_with_broken_json_are_refused(tmp_path, cell):
     path = tmp_path / "train.csv"
     path.write_text(f"text,labels\ngood,a\none,{cell}\n")
     with pytest.raises(CorpusError, match=r"train.csv, line 3: labels start with '\['"):
@@ -139,14 +139,14 @@ def test_csv_labels_that_are_no_list(tmp_path, cell):
         ("text,labels,text\na,b,c\n", "line 1: the header has several columns 'text'"),
     ],
 )
-def test_csv_that_could_be_read_in_two_ways(tmp_path, content, message):
-    """Silently it would lose rows, or texts."""
+def test_ambiguous_csv_is_refused(tmp_path, content, message):
+    """Otherwise rows or texts would be lost silently."""
     (tmp_path / "train.csv").write_text(content)
     with pytest.raises(CorpusError, match=f"train.csv, {message}"):
         read(tmp_path / "train.csv")
 
 
-def test_csv_row_of_another_width(tmp_path):
+def test_csv_row_with_too_many_cells_is_refused(tmp_path):
     path = tmp_path / "train.csv"
     path.write_text("text,labels\ngood,a\none,two,three\n")
     with pytest.raises(CorpusError, match=r"train.csv, line 3: 3 cells where the header has 2"):
@@ -154,7 +154,7 @@ def test_csv_row_of_another_width(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.parquet"])
-def test_missing_text_column(tmp_path, name):
+def test_missing_text_column_is_an_error(tmp_path, name):
     path = tmp_path / name
     if name.endswith("csv"):
         path.write_text("body,labels\nx,a\n")
@@ -182,7 +182,7 @@ def test_corpus_parts(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file.xyz"])
-def test_what_is_not_a_corpus(tmp_path, name):
+def test_paths_that_are_no_corpus_are_refused(tmp_path, name):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.xyz").write_text("x")
     with pytest.raises(CorpusError):

@@ -1,4 +1,4 @@
-"""Guards the demo corpus: the counts that DESIGN gives, from the real file."""
+"""Guards the demo corpus: the real file has the known counts, and pretraining text has no test text."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ def medline():
     ("abstracts_only", "n_train", "n_test", "n_labels", "per_document", "n_train_labels"),
     [(False, 23_942, 6_056, 10_851, 9.6, 10_444), (True, 11_903, 2_929, 9_315, 10.6, 8_839)],
 )
-def test_pubmed_mesh_has_the_counts_of_the_design(
+def test_pubmed_mesh_has_the_known_counts(
     medline, monkeypatch, tmp_path, abstracts_only, n_train, n_test, n_labels, per_document, n_train_labels
 ):
     monkeypatch.setattr(samples, "fetch_medline", lambda: None)
@@ -50,7 +50,7 @@ def test_pubmed_mesh_has_the_counts_of_the_design(
 
 
 def test_pubmed_text_has_training_texts_and_no_test_text(tmp_path, monkeypatch):
-    """Also where the other file repeats a citation, under its number or another one."""
+    """Also where the other file repeats a citation, under the same id or another."""
 
     def row(number, text):
         return {"id": str(number), "text": text, "labels": ["X"], "abstract": False}

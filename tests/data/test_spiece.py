@@ -1,4 +1,4 @@
-"""Tokens of a SentencePiece model against the `sentencepiece` package, on a model trained here."""
+"""Guards `load_spiece`: ids match the `sentencepiece` package's, on a model trained here."""
 
 import io
 import random
@@ -94,7 +94,7 @@ def ours(model):
     return load_spiece(model)
 
 
-def test_ids_are_sentencepieces(texts, ours, theirs):
+def test_ids_match_sentencepiece(texts, ours, theirs):
     found = [encoding.ids for encoding in ours.encode_batch(texts, add_special_tokens=False)]
     assert found == theirs.encode(texts)
 
@@ -121,17 +121,17 @@ def test_ids_are_sentencepieces(texts, ours, theirs):
         "e\u0301\u0323",
     ],
 )
-def test_corners(text, ours, theirs):
+def test_corner_cases_match_sentencepiece(text, ours, theirs):
     assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text)
 
 
 @settings(max_examples=300, deadline=None)
 @given(text=st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cn", "Co", "Mn", "Me", "Mc"]), max_size=40))
-def test_any_text_without_loose_marks(text, ours, theirs):
+def test_any_text_without_combining_marks_matches_sentencepiece(text, ours, theirs):
     assert ours.encode(text, add_special_tokens=False).ids == theirs.encode(text)
 
 
-def test_special_tokens_end_the_text(ours, theirs):
+def test_special_tokens_follow_the_text(ours, theirs):
     encoding = ours.encode("liver cells")
     ids = theirs.encode("liver cells")
     assert encoding.ids == [*ids, theirs.piece_to_id("<sep>"), theirs.piece_to_id("<cls>")]
@@ -140,7 +140,7 @@ def test_special_tokens_end_the_text(ours, theirs):
     assert ours.get_vocab_size() == theirs.get_piece_size()
 
 
-def test_saved_as_tokenizer_json_it_stays_the_same(texts, ours, tmp_path):
+def test_ids_are_the_same_after_saving_as_tokenizer_json(texts, ours, tmp_path):
     from tokenizers import Tokenizer
 
     ours.save(str(tmp_path / "tokenizer.json"))
@@ -148,13 +148,13 @@ def test_saved_as_tokenizer_json_it_stays_the_same(texts, ours, tmp_path):
     assert [e.ids for e in again.encode_batch(texts[:50])] == [e.ids for e in ours.encode_batch(texts[:50])]
 
 
-def test_reader_agrees_with_sentencepiece(model, theirs):
+def test_pieces_and_scores_match_sentencepiece(model, theirs):
     pieces = read_spiece(model).pieces
     assert [piece for piece, _, _ in pieces] == [theirs.id_to_piece(i) for i in range(theirs.get_piece_size())]
     assert [score for _, score, _ in pieces] == pytest.approx([theirs.get_score(i) for i in range(len(pieces))])
 
 
-def test_errors(tmp_path, model):
+def test_missing_and_broken_models_are_refused(tmp_path, model):
     with pytest.raises(ModelError, match="can't read"):
         load_spiece(tmp_path / "none.model")
     (tmp_path / "text.model").write_bytes(b"this is no model")

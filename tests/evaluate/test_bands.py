@@ -1,4 +1,4 @@
-"""Guards results by band: each equals counting by hand, and the bands together give back the whole."""
+"""Guards results by band: each matches a slow count, and the bands add up to the whole label set."""
 
 import json
 from dataclasses import asdict
@@ -54,7 +54,7 @@ def test_bands_match_reference():
                 assert band.labels == len(ids)
 
 
-def test_bands_give_back_the_whole():
+def test_bands_add_up_to_the_whole_label_set():
     metrics, counts, *_ = random_case(7)
     stats = metrics.label_stats(3)
     everything = by_cluster(stats, cutoffs=[], n_labels=len(counts))

@@ -1,4 +1,4 @@
-"""Guards `aplc compare`: the difference it reports is the paired one, and unlike runs are refused."""
+"""Guards `aplc compare`: it reports the paired bootstrap, and refuses runs that can't be compared."""
 
 import json
 
@@ -31,7 +31,7 @@ def test_comparison_is_the_paired_bootstrap(runs):
     assert comparison.differences[1]["P@3"].p_value < 0.01
 
 
-def test_table_names_runs_and_marks_what_is_sure(runs):
+def test_table_names_runs_and_marks_small_p_values(runs):
     printed = compare_runs(runs).render()
     assert all(words in printed for words in ("run0", "run1", "run2", "run2 minus run0", "95 % interval", "P@1"))
     better = printed.split("run2 minus run0")[1]
@@ -39,7 +39,7 @@ def test_table_names_runs_and_marks_what_is_sure(runs):
     json.dumps(compare_runs(runs).to_dict())
 
 
-def test_names_too_long_or_alike_get_numbers(runs, tmp_path):
+def test_long_or_repeated_names_become_numbers(runs, tmp_path):
     for name in ("a", "b"):
         save_evaluation(tmp_path / name / "model" / "evaluation.json", make_evaluation(NAMES))
     comparison = compare_runs([tmp_path / "a" / "model", tmp_path / "b" / "model"])
@@ -47,14 +47,14 @@ def test_names_too_long_or_alike_get_numbers(runs, tmp_path):
     assert comparison.names[1] == str(tmp_path / "b" / "model")
 
 
-def test_evaluations_with_dots_in_their_names_keep_apart(tmp_path):
+def test_file_names_may_contain_dots(tmp_path):
     for i in range(2):
         save_evaluation(tmp_path / f"run.v{i}", make_evaluation(NAMES, seed=i))
     assert len(compare_runs([tmp_path / "run.v0", tmp_path / "run.v1"]).names) == 2
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(runs, tmp_path, kind):
+def test_draws_svg_and_png(runs, tmp_path, kind):
     compare_runs(runs).draw(tmp_path / f"p.{kind}")
     content = (tmp_path / f"p.{kind}").read_bytes()
     assert content.startswith(b"\x89PNG" if kind == "png" else b"<svg")

@@ -1,4 +1,4 @@
-"""Guards `aplc evaluate`: what it writes and prints, that blocks don't matter, and how much memory it takes."""
+"""Guards `aplc evaluate`: what it prints and saves, and how much memory it needs."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def test_options_reach_the_metrics(corpus, trained):
 
 
 @pytest.mark.parametrize("text", ["nonsense", "1", "1,2,3", "0.5,x", "-1,2", "0,0"])
-def test_propensity_that_makes_no_sense(text):
+def test_invalid_propensity_is_refused(text):
     with pytest.raises(AplcError, match="--propensity"):
         parse_propensity(text)
 
@@ -62,18 +62,18 @@ def test_propensities_by_name_and_number():
     assert parse_propensity("0.5, 0.4") == (0.5, 0.4)
 
 
-def test_nothing_to_evaluate():
+def test_no_documents_is_an_error():
     with pytest.raises(CorpusError, match="no documents"):
         Evaluator(make_labels(NAMES), n_documents=10).finish()
 
 
-def test_fingerprint_tells_documents_apart():
+def test_fingerprint_depends_on_the_documents_only():
     assert make_evaluation(NAMES, seed=1).fingerprint == make_evaluation(NAMES, seed=2).fingerprint
     assert make_evaluation(NAMES, n=199).fingerprint != make_evaluation(NAMES).fingerprint
     assert make_evaluation(NAMES, texts=["other"]).fingerprint != make_evaluation(NAMES).fingerprint
 
 
-def test_saved_evaluation_comes_back_exactly(tmp_path):
+def test_saved_evaluation_is_loaded_unchanged(tmp_path):
     evaluation = make_evaluation(NAMES)
     save_evaluation(tmp_path / "e.json", evaluation, model="m", corpus="c", part="test")
     loaded = load_evaluation(tmp_path / "e.json")
@@ -85,7 +85,7 @@ def test_saved_evaluation_comes_back_exactly(tmp_path):
     assert loaded.figures["corpus"] == "c"
 
 
-def test_saved_evaluations_that_are_missing_or_mixed_up(tmp_path):
+def test_missing_and_mixed_up_files_are_refused(tmp_path):
     with pytest.raises(AplcError, match="aplc evaluate MODEL CORPUS --json"):
         load_evaluation(tmp_path / "nowhere.json")
     with pytest.raises(AplcError, match=r"no saved evaluation.*--json .*evaluation.json"):
@@ -132,7 +132,7 @@ print(before, peak())
 
 
 def test_memory_at_30_000_documents_and_670_091_labels():
-    """Beyond the label set, which is the model's: metrics, baseline, findings, intervals and report."""
+    """Of metrics, baseline, findings, intervals and report; the label set is the model's."""
     done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
     before, peak = map(float, done.stdout.split())
     assert peak - before < 1024, f"{peak - before:.0f} MB"

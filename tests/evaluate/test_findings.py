@@ -1,4 +1,4 @@
-"""Guards what is collected for people to look at: exact while it is small, and bounded however much streams by."""
+"""Guards confusions, candidates and examples: exact while there are few, and of bounded size."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ NAMES = [f"label {i}" for i in range(30)]
 
 
 def feed(findings, rows):
-    """rows: (predicted ids, probabilities, true ids) a document."""
+    """rows: (predicted ids, probabilities, true ids) of each document."""
     width = max(len(ids) for ids, _, _ in rows)
     ids = np.full((len(rows), width), -1)
     probs = np.zeros((len(rows), width))
@@ -26,7 +26,7 @@ def feed(findings, rows):
     return findings
 
 
-def test_pair_counter_equals_counter():
+def test_pair_counter_matches_counter():
     rng = np.random.default_rng(0)
     counter, expected = PairCounter(), Counter()
     for _ in range(20):
@@ -38,7 +38,7 @@ def test_pair_counter_equals_counter():
     assert counter.exact
 
 
-def test_pair_counter_forgets_the_rarest_and_says_so():
+def test_pair_counter_drops_the_rarest_and_is_no_longer_exact():
     rng = np.random.default_rng(0)
     counter = PairCounter(limit=100)
     for _ in range(50):
@@ -50,25 +50,25 @@ def test_pair_counter_forgets_the_rarest_and_says_so():
     assert counts[first.tolist().index(1)] == 150
 
 
-def test_confusion_is_a_miss_with_a_wrong_prediction_beyond_chance():
-    rows = [([1, 2, 9], [0.9, 0.8, 0.7], (0, 2))] * 6  # 0 missed, 1 wrong; 9 lies beyond the two true labels
+def test_confusion_is_a_miss_and_a_wrong_prediction_more_often_than_by_chance():
+    rows = [([1, 2, 9], [0.9, 0.8, 0.7], (0, 2))] * 6  # 0 missed, 1 wrong; 9 is not among the first two
     rows += [([3, 4], [0.9, 0.8], (3, 4))] * 6
     (confusion,) = feed(Findings(NAMES), rows).confusions()
     assert (confusion.missed, confusion.predicted, confusion.documents) == ("label 0", "label 1", 6)
     assert confusion.expected == 6 * 6 / 12
 
 
-def test_what_always_happens_is_no_confusion():
+def test_pairs_expected_by_chance_are_no_confusions():
     assert feed(Findings(NAMES), [([1], [0.9], (0,))] * 5).confusions() == []
     assert feed(Findings(NAMES), [([1], [0.9], ())] * 5).confusions() == []
 
 
-def test_labels_unknown_to_the_model_and_crowded_documents_do_no_harm():
-    crowded = feed(Findings(NAMES), [(list(range(15)), [0.9] * 15, tuple(range(15, 40)))])
-    assert len(crowded.pairs.keys) == SIDES * SIDES
+def test_documents_with_many_or_unknown_labels_add_few_pairs():
+    findings = feed(Findings(NAMES), [(list(range(15)), [0.9] * 15, tuple(range(15, 40)))])
+    assert len(findings.pairs.keys) == SIDES * SIDES
 
 
-def test_candidates_are_the_surest_absent_labels_and_few_a_label():
+def test_candidates_are_the_most_probable_absent_labels_and_few_per_label():
     rows = [([0, 1, 2], [0.99 - i / 1000, 0.7, 0.4], (1,)) for i in range(9)]
     candidates = feed(Findings(NAMES, sure=0.5), rows).candidates
     assert [c.label for c in candidates] == ["label 0"] * PER_LABEL
@@ -76,7 +76,7 @@ def test_candidates_are_the_surest_absent_labels_and_few_a_label():
     assert [c.true for c in candidates] == [["label 1"]] * PER_LABEL
 
 
-def test_candidates_stay_few_and_best_over_many_labels():
+def test_candidates_stay_few_and_the_most_probable_over_many_labels():
     rng = np.random.default_rng(0)
     findings = Findings([f"label {i}" for i in range(5000)], n_candidates=10)
     best = []
@@ -88,7 +88,7 @@ def test_candidates_stay_few_and_best_over_many_labels():
     assert len(findings._candidates) <= 4 * 10
 
 
-def test_examples_are_drawn_evenly_and_again_the_same():
+def test_examples_are_drawn_uniformly_and_depend_on_the_seed_only():
     counts = Counter()
     for seed in range(300):
         findings = feed(Findings(NAMES, n_examples=2, seed=seed), [([0], [0.5], (0,))] * 10)
@@ -101,7 +101,7 @@ def test_examples_are_drawn_evenly_and_again_the_same():
     assert [example.name for example in again.examples] == names
 
 
-def test_best_and_worst_labels():
+def test_best_and_worst_labels_by_f1():
     true = np.array([10, 10, 10, 10, 3, 10])
     hits = np.array([10, 0, 5, 0, 3, 9])
     stats = LabelStats(0, np.array([900, 50, 40, 30, 20, 10]), true, predicted=hits, hits=hits)

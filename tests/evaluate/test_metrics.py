@@ -1,4 +1,4 @@
-"""Guards the figures people compare: every metric against independent implementations, and the corner cases' rules."""
+"""Guards the metrics: each against independent implementations, and the rules for corner cases."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ CASES = 1000
 
 @dataclass
 class Case:
-    """Random predictions and truth in our form, and as lists and sets for the others."""
+    """Random predictions and truth as arrays for us, and as lists and sets for the other implementations."""
 
     pred: np.ndarray
     prob: np.ndarray
@@ -56,7 +56,7 @@ def random_case(seed: int, *, full: bool = False, n: int | None = None, n_labels
     for i in range(n):
         size = n_labels if full else int(rng.integers(0, min(width, n_labels) + 1))
         pred[i, :size] = rng.permutation(n_labels)[:size]
-        # Multiples of 1/8 and of 1/15 hit the threshold and the edges of bins.
+        # Multiples of 1/8 and of 1/15 are exactly at the threshold and at the edges of bins.
         grid = rng.choice([8, 15, 1000])
         prob[i, :size] = np.sort(rng.integers(0, grid + 1, size) / grid)[::-1]
         truth.append(rng.integers(0, n_labels + n_unseen, rng.integers(0, 7)).tolist())
@@ -183,7 +183,8 @@ def test_reliability_matches_scikit_learn():
 
 @pytest.mark.network
 def test_baseline_on_pubmed_mesh_has_the_known_figures():
-    """The most frequent labels for every document. The figures are a peer's, with unseen labels in PSP's best list."""
+    """The most frequent labels for every document. The figures come from another implementation; unseen labels count
+    in PSP's denominator."""
     samples = pytest.importorskip("aplc.data.samples")
     try:
         path = samples.fetch_medline()
@@ -233,7 +234,7 @@ def test_document_without_true_labels_counts_as_zero():
     two = known([[2, 1, 0], [2, 1, 0]], [[0, 1, 2], []])
     for name in ("P@3", "nDCG@3", "R@3", "RP@3"):
         assert two[name] == one[name] / 2
-    for name in ("PSP@3", "PSnDCG@3", "coverage@3"):  # ratios of sums: nothing to gain, nothing lost
+    for name in ("PSP@3", "PSnDCG@3", "coverage@3"):  # ratios of sums: the document adds 0 to both
         assert two[name] == one[name] == 1
     metrics = Metrics([1], n_documents=10)
     metrics.update([[0], [0]], [[0.5], [0.5]], [0, 0, 1], [0])
@@ -241,7 +242,7 @@ def test_document_without_true_labels_counts_as_zero():
     assert known([[0]], [[]])["P@1"] == 0
 
 
-def test_labels_unknown_to_the_model_count_where_true_labels_are_counted():
+def test_labels_unknown_to_the_model_count_as_true_labels():
     without, with_unseen = known([[0, 1]], [[0, 1]]), known([[0, 1]], [[0, 1, 7]])
     assert with_unseen["P@1"] == without["P@1"] == 1
     assert (with_unseen["R@3"], with_unseen["RP@3"]) == pytest.approx((2 / 3, 2 / 3))
@@ -252,7 +253,7 @@ def test_labels_unknown_to_the_model_count_where_true_labels_are_counted():
     assert with_unseen["nDCG@5"] < without["nDCG@5"] == 1
 
 
-def test_k_above_the_number_of_labels():
+def test_k_may_exceed_the_number_of_labels():
     result = known([[3, 2, 1, 0]], [[0, 1, 2, 3]], ks=(4, 1000))
     assert result["P@1000"] == pytest.approx(4 / 1000)
     perfect = ("R@1000", "RP@1000", "nDCG@1000", "PSP@1000", "PSnDCG@1000", "coverage@1000")
@@ -263,10 +264,10 @@ def test_repeated_true_label_counts_once():
     assert known([[0, 1]], [[0, 0, 0]]) == known([[0, 1]], [[0]])
 
 
-def test_f1_takes_the_whole_list_and_the_threshold_itself():
+def test_f1_uses_the_whole_list_and_includes_the_threshold():
     result = known([[0, 1, 2]], [[0, 2]], prob=[[0.9, 0.5, 0.4]], ks=(1,))
     assert result["micro-F1"] == pytest.approx(2 * 1 / (2 + 2))
-    assert result["macro-F1"] == pytest.approx((1 + 0 + 0) / 3)  # label 3 is neither true nor predicted: no part in it
+    assert result["macro-F1"] == pytest.approx((1 + 0 + 0) / 3)  # label 3 is neither true nor predicted
 
 
 def test_probability_at_an_edge_belongs_to_the_lower_bin():
@@ -294,23 +295,20 @@ def test_result_is_json_with_stable_names():
     assert all(type(value) is float for value in result.values())
 
 
-def test_merge_is_exact_in_any_order():
+def test_batch_boundaries_do_not_change_the_figures():
     for seed in range(50):
         case = random_case(seed, n=40, n_labels=30)
         whole = case.metrics()
         rng = np.random.default_rng(seed)
-        cuts = [0, *sorted(rng.integers(0, 41, 4).tolist()), 40]  # some parts are empty
-        parts = [
-            case.update(Metrics(case.counts, n_documents=case.n_documents), start, end) for start, end in pairwise(cuts)
-        ]
-        merged = Metrics(case.counts, n_documents=case.n_documents)
-        for i in rng.permutation(len(parts)):
-            merged.merge(parts[i])
-        assert merged.result() == whole.result()  # to the last digit
-        assert merged.n_evaluated == 40
+        cuts = [0, *sorted(rng.integers(0, 41, 4).tolist()), 40]  # some batches are empty
+        batched = Metrics(case.counts, n_documents=case.n_documents)
+        for start, end in pairwise(cuts):
+            case.update(batched, start, end)
+        assert batched.result() == pytest.approx(whole.result(), abs=1e-12)
+        assert batched.n_evaluated == 40
         for k in whole.ks:
-            np.testing.assert_array_equal(merged.label_stats(k).hits, whole.label_stats(k).hits)
-            np.testing.assert_array_equal(merged.reliability(k).confidence, whole.reliability(k).confidence)
+            np.testing.assert_array_equal(batched.label_stats(k).hits, whole.label_stats(k).hits)
+            np.testing.assert_array_equal(batched.reliability(k).pairs, whole.reliability(k).pairs)
 
 
 @pytest.mark.parametrize(
@@ -318,8 +316,8 @@ def test_merge_is_exact_in_any_order():
     [
         ([[0, 0]], [[0.5, 0.5]], [0, 1], [0], "twice"),
         ([[0, 1]], [[0.5]], [0, 1], [0], "both be"),
-        ([[0]], [[1.5]], [0, 1], [0], "no probability"),
-        ([[0]], [[math.nan]], [0, 1], [0], "no probability"),
+        ([[0]], [[1.5]], [0, 1], [0], "not a probability"),
+        ([[0]], [[math.nan]], [0, 1], [0], "not a probability"),
         ([[0]], [[0.5]], [0, 1, 2], [0, 1], r"expected \(2,\) for 1 rows"),
         ([[0]], [[0.5]], [0, 3], [0], "at most 1"),
         ([[0]], [[0.5]], [0, 1], [-100], "padding"),
@@ -339,20 +337,16 @@ def test_wrong_settings_are_refused(options):
         Metrics([1], n_documents=10, **options)
 
 
-def test_nothing_evaluated_is_an_error_and_so_are_unlike_merges():
+def test_no_document_or_another_depth_is_refused():
     metrics = Metrics([1], n_documents=10)
     with pytest.raises(ValueError, match="no document"):
         metrics.result()
-    with pytest.raises(ValueError, match="ks is"):
-        metrics.merge(Metrics([1], n_documents=10, ks=(1,)))
-    with pytest.raises(ValueError, match="label_counts differ"):
-        metrics.merge(Metrics([2], n_documents=10))
-    with pytest.raises(ValueError, match="depths measured"):
+    with pytest.raises(ValueError, match="one of ks"):
         metrics.label_stats(4)
 
 
 def test_bootstrap_matches_metrics_of_resampled_documents(monkeypatch):
-    """A resample by weights equals evaluating the drawn documents themselves, however the rows are grouped."""
+    """Weighting documents equals evaluating the drawn documents themselves, whatever the size of a group."""
     case = random_case(1, n=25, n_labels=20)
     monkeypatch.setattr(bootstrap_module, "_BYTES", 8 * 25 * 7)
     found = intervals(case.metrics().document_scores(), n_resamples=40, level=0.9, seed=5)
@@ -370,17 +364,17 @@ def test_bootstrap_matches_metrics_of_resampled_documents(monkeypatch):
         assert (interval.value, interval.low, interval.high) == pytest.approx((whole[name], low, high), abs=1e-9)
 
 
-def test_bootstrap_interval_has_the_width_theory_gives():
+def test_bootstrap_interval_is_as_wide_as_the_normal_approximation():
     rng = np.random.default_rng(0)
     metrics = Metrics(np.ones(2), n_documents=10, ks=(1,))
     metrics.update((rng.random((2000, 1)) < 0.3).astype(int), np.full((2000, 1), 0.5), np.arange(2001), np.zeros(2000))
     interval = intervals(metrics.document_scores())["P@1"]
     expected = 2 * 1.96 * math.sqrt(interval.value * (1 - interval.value) / 2000)
     assert interval.high - interval.low == pytest.approx(expected, rel=0.1)
-    assert intervals(metrics.document_scores())["P@1"] == interval  # a seed, hence the same again
+    assert intervals(metrics.document_scores())["P@1"] == interval  # the seed is fixed
 
 
-def test_paired_bootstrap():
+def test_paired_bootstrap_finds_the_better_run():
     rng = np.random.default_rng(0)
     n = 300
     runs = []
@@ -401,8 +395,8 @@ def test_paired_bootstrap():
         compare(runs[0], random_case(0, n=n).metrics().document_scores())
 
 
-def test_memory_for_amazon_670k():
-    """30,000 documents against 670,091 labels, with intervals, stay under 1 GB."""
+def test_memory_at_the_size_of_amazon_670k():
+    """30,000 documents and 670,091 labels, with intervals, take less than 1 GB."""
     rng = np.random.default_rng(0)
     n_labels, size = 670_091, 1000
     tracemalloc.start()

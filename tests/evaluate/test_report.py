@@ -1,4 +1,4 @@
-"""Guards the report: everything is on the page, nothing of the corpus runs, and it works in a real browser."""
+"""Guards the report: it is complete, text of the corpus can't run as code, and it works in a real browser."""
 
 import re
 from html.parser import HTMLParser
@@ -54,7 +54,7 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_everything_asked_for_is_on_the_page(page, evaluation):
+def test_page_is_complete(page, evaluation):
     for words in ("P@1", "PSP@5", "micro-F1", "macro-F1", "coverage", "ECE", "torso", "tail 1", "Found best"):
         assert words in page
     for words in (
@@ -72,7 +72,7 @@ def test_everything_asked_for_is_on_the_page(page, evaluation):
     assert f"{100 * interval.low:.1f} to {100 * interval.high:.1f}" in page
 
 
-def test_page_is_well_formed_and_asks_for_nothing(page):
+def test_page_is_well_formed_and_loads_nothing(page):
     tags = Tags(page)
     assert tags.open == []
     assert len(tags.ids) == len(set(tags.ids))
@@ -98,12 +98,12 @@ def test_names_and_texts_are_escaped(page):
     assert "a $dollar and ${braces}" in page
 
 
-def test_same_data_same_page(evaluation, page):
+def test_same_evaluation_gives_the_same_page(evaluation, page):
     assert render_report(evaluation, model=f"runs/{NASTY}", corpus="corpus & sons", part="test") == page
 
 
 @pytest.mark.parametrize("names", [["only"], ["one", "two"]])
-def test_tiny_label_sets_have_a_page(names, tmp_path):
+def test_tiny_label_sets_work(names, tmp_path):
     write_report(tmp_path / "r.html", make_evaluation(names, n=2), model="m", corpus="c", part="test")
     assert "only" in (tmp_path / "r.html").read_text() or len(names) > 1
 
@@ -117,7 +117,7 @@ def chromium():
     opened.close()
 
 
-def test_chromium_notices_what_the_page_must_not_do(chromium, tmp_path):
+def test_chromium_would_notice_requests_and_errors(chromium, tmp_path):
     (tmp_path / "bad.html").write_text('<img src="http://127.0.0.1:9/x.png"><script>console.error("no")</script>')
     chromium.open((tmp_path / "bad.html").as_uri(), 390, 900)
     assert len(chromium.of("Network.requestWillBeSent")) == 2

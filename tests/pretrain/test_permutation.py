@@ -5,6 +5,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers import models
 
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -121,3 +123,15 @@ def test_words_begin_where_the_tokenizer_says(text):
     segments = Segments(cache, np.arange(9), tokenizer, ObjectiveConfig(), length=10, batch_size=1, seed=0)
     for i, start in enumerate(segments.word_starts):
         assert start == tokenizer.fast.id_to_token(i).startswith("▁")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "begins"),
+    [(["▁rain", "s", "▁a"], [1, 0, 1]), (["Ġrain", "s", "Ġa"], [1, 0, 1]), (["rain", "##s", "a"], [1, 0, 1])],
+    ids=["SentencePiece", "byte-level BPE", "WordPiece"],
+)
+def test_words_begin_where_any_kind_of_tokenizer_says(text, pieces, begins):
+    vocabulary = {piece: i for i, piece in enumerate([*pieces, "<unk>", "<pad>"])}
+    tokenizer = Tokenizer(FastTokenizer(models.WordLevel(vocabulary, unk_token="<unk>")))
+    segments = Segments(text[0], np.arange(9), tokenizer, ObjectiveConfig(), length=10, batch_size=1, seed=0)
+    assert segments.word_starts[:3].tolist() == [bool(begin) for begin in begins]

@@ -56,6 +56,12 @@ def test_merged_label_is_explained_as_the_one_it_owes_its_probability_to(folder)
         assert explain(merged, text, "météo") == explain(folder, text, member)
 
 
+def test_thai_text_is_explained_character_by_character(folder):
+    text = "ฝนตก rain"
+    parts = explain(folder, text, "météo").parts
+    assert [text[part.start : part.stop] for part in parts] == ["ฝ", "น", "ต", "ก", "rain"]
+
+
 def test_many_words_are_left_out_in_groups():
     words = [f"w{i}" for i in range(1000)]
     text = " ".join(words)
@@ -70,6 +76,10 @@ def test_many_words_are_left_out_in_groups():
     [
         ("it's a well-known 5-HT3 (test).", ["it's", "a", "well-known", "5-HT3", "(", "test", ")."]),
         ("東京の hotel", ["東", "京", "の", "hotel"]),
+        ("ฝนตก hotel", ["ฝ", "น", "ต", "ก", "hotel"]),  # Thai
+        ("ມື້ນີ້", list("ມື້ນີ້")),  # Lao
+        ("မိုး", list("မိုး")),  # Burmese
+        ("ភ្លៀង", list("ភ្លៀង")),  # Khmer
         ("… !?", ["…", "!?"]),
         ("", []),
         ("e\u0301té 😀", ["e", "\u0301", "té", "😀"]),

@@ -65,8 +65,8 @@ def inspect(
     """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
     from aplc.config import Config
     from aplc.console import Screen
+    from aplc.data.inspection import Length, inspect_corpus
     from aplc.data.tokenizer import Tokenizer
-    from aplc.inspect import Length, inspect_corpus
     from aplc.models.base import KINDS
     from aplc.pictures import check_kind
 

@@ -1,22 +1,22 @@
-"""Corpora in other projects' files, rewritten as `train.jsonl` and `test.jsonl`.
+"""Corpora in other projects' formats, converted to `train.jsonl` and `test.jsonl`.
 
     convert(Path("EUR-Lex"), "attentionxml", Path("corpus"))
 
-What each format is, as its own code reads it:
+The formats, as each project's own code reads them:
 
-- attentionxml: `train_raw_texts.txt` (or `train_texts.txt`, already tokenized) with a text a line, `train_labels.txt`
-  with a document's labels separated by blanks. `/SEP/` between a title and a description becomes a blank.
-- pecos: `X.trn.txt` with a text a line, `Y.trn.npz` a sparse matrix of documents x labels, `output-items.txt` a label
-  name a line (numbers where there is none).
+- attentionxml: `train_raw_texts.txt` (or `train_texts.txt`, already tokenized) with one text per line,
+  `train_labels.txt` with a document's labels separated by spaces. `/SEP/` between title and text becomes a space.
+- pecos: `X.trn.txt` with one text per line, `Y.trn.npz` a sparse matrix of documents x labels, `output-items.txt` with
+  one label name per line (without it, labels are numbers).
 - aplc-xlnet: the authors' release. `train.csv` and `dev.csv` with a header, whose first columns are id, text, labels
   (separated by commas), `labels.txt` with all labels. The paper's figures were measured on `dev.csv`: it becomes the
   test part.
-- xml-repository: texts in `trn.json.gz` (`title`, `content`, `target_ind`) or `trn_X.txt` (a text a line); labels in
-  the former, in `trn_X_Y.txt` (header `documents labels`, rows `label:1 ...`), or at the start of the rows of the
+- xml-repository: texts in `trn.json.gz` (`title`, `content`, `target_ind`) or `trn_X.txt` (one text per line); labels
+  in the former, in `trn_X_Y.txt` (header `documents labels`, lines `label:1 ...`), or at the start of the lines of the
   bag-of-words file `train.txt` (header `documents features labels`); names in `lbl.json.gz`, `Yf.txt` or `Y.txt`.
 
-Documents stream; label names and PECOS' label matrix (eight bytes for each label of a document) are held in memory. A
-label name that several labels share, or that is empty, gets its number behind it: merging labels would change the task.
+Documents stream; label names and PECOS' label matrix (eight bytes for each label of a document) are held in memory. The
+label's number is added to a name that is empty or that several labels share: merging them would change the task.
 """
 
 import csv
@@ -43,17 +43,17 @@ T = TypeVar("T")
 def convert(
     source: Path, format_: Format, out: Path, *, advance: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, int], int]:
-    """Write the parts of `source` to `out`. Returns the documents of each part, and the number of labels seen."""
+    """Write the parts of `source` to `out`. Returns the number of documents in each part, and the number of labels."""
     if not source.is_dir():
-        raise CorpusError(f"{source}: no such folder; give the folder that holds the {format_} files")
+        raise CorpusError(f"{source}: no such folder; give the folder with the {format_} files")
     if out.resolve() == source.resolve():
-        raise CorpusError(f"{out}: is the source itself; give --out another folder")
+        raise CorpusError(f"{out}: this is the source folder; give --out another one")
     parts = _READERS[format_](source)
     files = (out / f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES)
-    if there := next(filter(Path.exists, files), None):
-        raise CorpusError(f"{there}: is there already; give --out another folder, or remove it")
+    if existing := next(filter(Path.exists, files), None):
+        raise CorpusError(f"{existing}: already exists; give --out another folder, or remove it")
     counts, labels = dict.fromkeys(parts, 0), set[str]()
-    with ExitStack() as stack:  # no part appears unless all are whole
+    with ExitStack() as stack:  # all parts are written, or none
         written = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}
         for part, documents in parts.items():
             for document in documents:
@@ -61,9 +61,9 @@ def convert(
                 row |= {} if document.id is None else {"id": document.id}
                 try:
                     written[part].write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
-                except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+                except UnicodeEncodeError:  # half of a surrogate pair, which JSON allows
                     raise CorpusError(
-                        f"{source}, line {document.line} of the {part} part: not valid Unicode; fetch the file again"
+                        f"{source}, line {document.line} of the {part} part: not valid Unicode; download the file again"
                     ) from None
                 labels.update(document.labels)
                 counts[part] += 1
@@ -76,11 +76,11 @@ def convert(
 def _attentionxml(source: Path) -> Parts:
     def part(name: str, texts: Path) -> Iterator[Document]:
         labels = source / f"{name}_labels.txt"
-        for line, text, row in _side_by_side(texts, _lines(texts), labels, _lines(labels)):
-            yield Document(" ".join(text.replace("/SEP/", " ").split()), _unique(row.split()), line=line)
+        for line, text, names in _side_by_side(texts, _lines(texts), labels, _lines(labels)):
+            yield Document(" ".join(text.replace("/SEP/", " ").split()), _unique(names.split()), line=line)
 
-    names = {part: [f"{part}_raw_texts.txt", f"{part}_texts.txt"] for part in ("train", "test")}
-    return _parts(source, names, part)
+    files = {part: [f"{part}_raw_texts.txt", f"{part}_texts.txt"] for part in ("train", "test")}
+    return _parts(source, files, part)
 
 
 def _pecos(source: Path) -> Parts:
@@ -100,14 +100,14 @@ def _matrix_rows(path: Path, names: list[str] | None, items: Path) -> Iterator[l
     import scipy.sparse as sp
 
     if not path.is_file():
-        raise CorpusError(f"{path}: no such file; is the archive unpacked whole?")
+        raise CorpusError(f"{path}: no such file; is the whole archive unpacked?")
     try:
         loaded = sp.load_npz(path)
-        if loaded.format in ("csr", "csc"):  # others are checked when made
+        if loaded.format in ("csr", "csc"):  # scipy checks the others when it makes them
             loaded.check_format()
         matrix = sp.csr_matrix(loaded)
     except (ValueError, TypeError, LookupError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise CorpusError(f"{path}: not a sparse matrix saved by scipy ({error}); fetch it again") from None
+        raise CorpusError(f"{path}: not a sparse matrix saved by scipy ({error}); download it again") from None
     if names is not None and matrix.shape[1] != len(names):
         raise CorpusError(f"{path}: {matrix.shape[1]:,} labels, but {items.name} has {len(names):,} lines")
     matrix.eliminate_zeros()
@@ -133,9 +133,9 @@ def _aplc_xlnet(source: Path) -> Parts:
                         path, reader.line_num, f"{len(cells)} cells where the header has {len(header)}; {cure}"
                     )
                 labels = _unique(name for name in map(str.strip, cells[2].split(",")) if name)
-                if strange := [name for name in labels if name not in known]:
-                    found = f"label {strange[0]!r} is not in {labels_file.name}"
-                    raise _fault(path, reader.line_num, f"{found}; is it of the same archive?")
+                if unknown := [name for name in labels if name not in known]:
+                    found = f"label {unknown[0]!r} is not in {labels_file.name}"
+                    raise _fault(path, reader.line_num, f"{found}; are both from the same archive?")
                 yield Document(cells[1], labels, id=cells[0], line=reader.line_num)
         except csv.Error as error:
             raise _fault(path, reader.line_num, f"not CSV ({error}); {UNQUOTED}") from None
@@ -177,13 +177,13 @@ def _xml_repository(source: Path) -> Parts:
     if _find(source, [*texts["train"], *texts["test"]]) is None and (source / "train.txt").is_file():
         raise CorpusError(
             f"{source / 'train.txt'}: bag-of-words features only, and a tagger needs the texts; "
-            "put trn.json.gz, or trn_X.txt with a text a line, beside it"
+            "put trn.json.gz, or trn_X.txt with one text per line, beside it"
         )
     return _parts(source, texts, part)
 
 
 def _repository_names(source: Path) -> list[str]:
-    """Label names; none where the folder has no file of them."""
+    """Label names; empty if the folder has no file of them."""
     path = _find(source, ["lbl.json.gz", "lbl.json", "Yf.txt", "Y.txt", "raw/Y.txt"])
     if path is None:
         return []
@@ -193,7 +193,7 @@ def _repository_names(source: Path) -> list[str]:
 
 
 def _sparse_rows(path: Path, names: list[str]) -> Iterator[list[int]]:
-    """Label ids of each row: `label:1 label:1` after a header of two numbers, `label,label word:1` after three."""
+    """Label ids of each line: `label:1 label:1` after a header of two numbers, `label,label word:1` after three."""
     lines = _lines(path)
     header = next(lines, "")
     try:
@@ -220,11 +220,11 @@ def _sparse_rows(path: Path, names: list[str]) -> Iterator[list[int]]:
 
 
 def _before_words(line: str) -> list[str]:
-    """The labels of `3,17 0:0.5 8:1.2`. A row that begins with a blank or a word has none."""
+    """The labels of `3,17 0:0.5 8:1.2`. A line that begins with a space or a word has none."""
     cells = line.split()
     labels = cells.pop(0).split(",") if cells and not line[0].isspace() and ":" not in cells[0] else []
     if not all(":" in word for word in cells):
-        raise ValueError("a blank between labels")
+        raise ValueError("a space between labels")
     return labels
 
 
@@ -246,7 +246,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
 
 
 def _parts(source: Path, files: dict[str, list[str]], read: Callable[[str, Path], Iterator[Document]]) -> Parts:
-    """The parts whose file is there; training data must be."""
+    """The parts whose file exists; the training part must."""
     found = {part: path for part, names in files.items() if (path := _find(source, names))}
     if "train" not in found:
         raise CorpusError(f"{source}: no {' or '.join(files['train'])}; is --from right, and the archive unpacked?")
@@ -262,7 +262,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _decoded(path: Path) -> Iterator[str]:
-    """Lines with their ends. Only \\n ends one, as in the programs that wrote them; an empty line is a line."""
+    """Lines with their line breaks. Only \\n ends a line, as in the programs that wrote them; an empty line counts."""
     with open_bytes(path) as stream:
         try:
             for number, raw in enumerate(stream, start=1):
@@ -272,24 +272,24 @@ def _decoded(path: Path) -> Iterator[str]:
                     cure = f"iconv -f latin1 -t utf-8 {path.name}"
                     raise _fault(path, number, f"not UTF-8 at byte {error.start}; perhaps {cure}") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorpusError(f"{path}: broken gzip file ({error}); fetch it again") from None
+            raise CorpusError(f"{path}: broken gzip file ({error}); download it again") from None
 
 
 def _side_by_side(a: Path, left: Iterator[str], b: Path, right: Iterator[T]) -> Iterator[tuple[int, str, T]]:
-    """Number, line of `a` and row of `b`; an error where one has more than the other."""
+    """Line number, line of `a` and item of `b`; an error if one has more than the other."""
     nothing = object()
     line = 0
     for line, text in enumerate(left, start=1):
         row = next(right, nothing)
         if row is nothing:
-            raise CorpusError(f"{a}, line {line}: {b.name} ends after {line - 1:,} documents; fetch both again")
+            raise CorpusError(f"{a}, line {line}: {b.name} ends after {line - 1:,} documents; download both again")
         yield line, text, row  # type: ignore[misc]
     if next(right, nothing) is not nothing:
-        raise CorpusError(f"{b}: goes on after document {line:,}, where {a.name} ends; fetch both again")
+        raise CorpusError(f"{b}: has more than the {line:,} documents of {a.name}; download both again")
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """Names cleaned of odd blanks; shared and empty ones get their number, and so do those that then are shared."""
+    """Names with whitespace normalised. The label's number is added to empty and repeated names until all differ."""
     clean = [" ".join(name.split()) for name in names]
     while "" in (count := Counter(clean)) or len(count) < len(clean):
         clean = [name if name and count[name] == 1 else f"{name} #{i}".strip() for i, name in enumerate(clean)]

@@ -1,7 +1,7 @@
 """A corpus: a folder with train, dev and test files, or a single file.
 
-Which file is which part is decided here once; `fingerprint` names a part by its content, so that nothing derived
-from a file outlives a change of it.
+This is the one place that decides which file is which part. `fingerprint` hashes a part's content, so that caches made
+from a file are not used once it has changed.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ PARTS: tuple[Part, ...] = get_args(Part)
 class Corpus:
     path: Path
     parts: dict[Part, Path]
-    """A single file stands for every part that is asked for."""
+    """A single file is both the train and the test part."""
     bad_rows: BadRows = field(default_factory=BadRows)
 
     @classmethod
@@ -40,7 +40,7 @@ class Corpus:
             if found:
                 parts[part] = found[0]
         if not parts:
-            raise CorpusError(f"{path}: holds no train, dev or test file ({', '.join(SUFFIXES)})")
+            raise CorpusError(f"{path}: no train, dev or test file in this folder ({', '.join(SUFFIXES)})")
         return cls(path, parts, bad_rows)
 
     @property

@@ -1,9 +1,9 @@
-"""Rows of a corpus file as `Document`s, one at a time, whatever the format.
+"""Reads corpus files of all formats as a stream of `Document`s.
 
-JSON Lines: `{"text": ..., "labels": [...]}` a line. CSV: columns `text` and `labels`, the latter a JSON list or names
-separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: a text a line, no labels. All but
-Parquet may be gzipped. A row that can't be read raises `CorpusError` with file and line; `BadRows("skip")` sets it
-aside.
+JSON Lines: `{"text": ..., "labels": [...]}` per line. CSV: columns `text` and `labels`, the latter a JSON list or names
+separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: one text per line, no labels. All but
+Parquet may be gzipped. A row that can't be read raises `CorpusError` with file and line; with `BadRows("skip")` it is
+written to a rejects file instead.
 """
 
 import csv
@@ -61,7 +61,7 @@ class BadRows:
 
 
 class _Bad(Exception):  # noqa: N818 -- never leaves this module
-    """A row's fault, before it is known which file and line it stands in."""
+    """What is wrong with a row; the caller knows its file and line."""
 
 
 def read_documents(path: Path | str, bad_rows: BadRows | None = None) -> Iterator[Document]:
@@ -83,9 +83,9 @@ def read_documents(path: Path | str, bad_rows: BadRows | None = None) -> Iterato
                     plain = name.removesuffix(".gz").endswith(".txt")
                     yield from _read_lines(path, stream, _from_text if plain else _from_json, bad_rows)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                raise CorpusError(f"{path}: broken gzip file ({error}); fetch or compress it again") from None
+                raise CorpusError(f"{path}: broken gzip file ({error}); download or compress it again") from None
     else:
-        raise CorpusError(f"{path}: unknown kind of file; known are {', '.join(SUFFIXES)}")
+        raise CorpusError(f"{path}: unknown file format; expected one of {', '.join(SUFFIXES)}")
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -120,7 +120,7 @@ def _from_json(raw: bytes, line: int) -> Document:
     text = _decode(raw)
     try:
         row = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of too many digits
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
         raise _Bad(f"not JSON: {error}") from None
     if not isinstance(row, dict):
         raise _Bad(f'a row is an object like {{"text": "...", "labels": ["..."]}}, found {type(row).__name__}')
@@ -218,7 +218,7 @@ def _document(row: dict[str, Any], line: int) -> Document:
 
 
 def clean_names(labels: Iterable[object]) -> list[str]:
-    """A document's labels without blanks around them and without repeats; ValueError for one that can't be a name."""
+    """Labels without surrounding whitespace and without repeats; ValueError for one that can't be a name."""
     names = []
     for label in labels:
         if not isinstance(label, str):
@@ -232,7 +232,7 @@ def clean_names(labels: Iterable[object]) -> list[str]:
 
 
 def is_unicode(text: str) -> bool:
-    """False for half of a surrogate pair, which Python's strings and JSON can spell, and no file can hold."""
+    """False if the text has half of a surrogate pair, which Python and JSON allow and UTF-8 does not."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

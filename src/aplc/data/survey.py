@@ -1,10 +1,8 @@
-"""One pass over a corpus part: exact label counts, every document's labels, and a sample of documents.
+"""One pass over a corpus part, for `aplc plan`: label counts, each document's labels, and a sample of documents.
 
-Labels take four bytes each while the pass goes on, so that a million documents fit easily; texts are kept only of the
-sample.
+A label takes four bytes during the pass, so that a million documents fit easily; texts are kept of the sample only.
 """
 
-import random
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.reservoir import Reservoir
 from aplc.errors import CorpusError
 
 
@@ -27,26 +26,22 @@ class Survey:
     label_ids: NDArray[np.int64]
     """Document i has the labels `label_ids[label_offsets[i]:label_offsets[i + 1]]`."""
     sample: list[Document]
-    """Every document is as likely to be among them."""
+    """Drawn uniformly at random."""
 
 
 def survey(
     documents: Iterable[Document], *, sample_size: int, min_count: int = 1, advance: Callable[[], None] = lambda: None
 ) -> Survey:
-    """Read `documents` once. Labels with fewer than `min_count` of them are left out."""
-    rng = random.Random(0)
+    """Read `documents` once. Labels of fewer than `min_count` documents are left out."""
     first_ids: dict[str, int] = {}
     ids, lengths = array("i"), array("i")
-    sample: list[Document] = []
+    sample = Reservoir[Document](sample_size)
     n_characters = 0
-    for n, document in enumerate(documents):
+    for document in documents:
         ids.extend(first_ids.setdefault(label, len(first_ids)) for label in document.labels)
         lengths.append(len(document.labels))
         n_characters += len(document.text)
-        if n < sample_size:
-            sample.append(document)
-        elif (place := rng.randrange(n + 1)) < sample_size:  # reservoir sampling
-            sample[place] = document
+        sample.add(document)
         advance()
     if not lengths:
         raise CorpusError("the training part has no documents")
@@ -56,4 +51,4 @@ def survey(
     rank = np.array([labels.index.get(name, -1) for name in first_ids])[found]
     document_of = np.repeat(np.arange(len(lengths)), lengths)[rank >= 0]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(document_of, minlength=len(lengths)))])
-    return Survey(labels, len(lengths), n_characters, offsets, rank[rank >= 0], sample)
+    return Survey(labels, len(lengths), n_characters, offsets, rank[rank >= 0], sample.items)

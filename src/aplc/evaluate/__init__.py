@@ -1,4 +1,4 @@
-"""How good the predictions are: metrics, their confidence intervals, results by label frequency and by cluster."""
+"""Metrics of predictions, their confidence intervals, and results by label frequency and by cluster."""
 
 from aplc.evaluate.bands import Band, LabelScore, best_and_worst, by_cluster, by_examples, by_frequency
 from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals

@@ -1,8 +1,8 @@
-"""Where the hits are: results by training frequency, by the model's clusters, and against the number of examples.
+"""Results by band of labels: by training frequency, by cluster of the output layer, by number of examples.
 
-P@k belongs to a document's whole list and has no share for a band of labels. What has one are occurrences: of the true
-ones in the band, how many are in the top k (recall), and of the predictions that fall into the band, how many are true
-(precision). Sums over bands give back the whole.
+P@k is about a document's whole list and can't be split by label. Pairs of document and label can: of the true pairs of
+a band, how many are in the top k (recall), and of the predictions in the band, how many are true (precision). Summed
+over bands, the counts are those of the whole label set.
 
     by_frequency(metrics.label_stats(5))            # head (101 and more), torso (11-100), tail (1-10), unseen (0)
     by_cluster(metrics.label_stats(5), cutoffs=[1978], n_labels=3956)
@@ -19,8 +19,8 @@ from aplc.evaluate.matching import Bools
 from aplc.evaluate.metrics import LabelStats
 
 TAIL, TORSO = 10, 100
-"""A tail label has at most 10 training documents, a torso label at most 100. Fixed powers of ten instead of shares of
-the label set: the question is how many examples a label had, and the answer should compare between corpora."""
+"""A tail label has at most 10 training documents, a torso label at most 100. Fixed counts, not shares of the label set,
+so that bands can be compared between corpora."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Band:
     high: int
     """Most training documents of a label in the band."""
     labels: int
-    """Labels in the band; of those unseen in training, the ones that occur in the documents evaluated."""
+    """Labels in the band; of those unseen in training, the ones that occur in the evaluated documents."""
     labels_true: int
-    """Of these, labels that occur in the documents evaluated."""
+    """Of these, labels that occur in the evaluated documents."""
     true: int
     """True (document, label) pairs."""
     predicted: int
@@ -52,11 +52,11 @@ class Band:
     share: float
     """predicted / predictions in all bands"""
     share_true: float
-    """true / true pairs in all bands; beside `share` it says whether the model favours the band"""
+    """true / true pairs in all bands; below `share`, the model favours the band"""
     coverage: float
     """Labels hit at least once / labels_true"""
     label_recall: float
-    """Mean over labels_true of the label's own recall: every label counts alike, however frequent."""
+    """Mean recall of the labels in labels_true: each label has the same weight, however frequent."""
 
 
 def by_frequency(stats: LabelStats, *, tail: int = TAIL, torso: int = TORSO) -> list[Band]:
@@ -69,7 +69,7 @@ def by_frequency(stats: LabelStats, *, tail: int = TAIL, torso: int = TORSO) -> 
 
 
 def by_cluster(stats: LabelStats, *, cutoffs: Sequence[int], n_labels: int, n_added: int = 0) -> list[Band]:
-    """Bands by the output layer's clusters: head, tail 1, tail 2, ..., and labels the model doesn't have.
+    """Bands by cluster of the output layer: head, tail 1, tail 2, ..., and labels the model doesn't have.
 
     The last `n_added` clusters hold labels that were added after training: added 1, added 2, ...
     """
@@ -100,11 +100,11 @@ def by_examples(stats: LabelStats) -> list[Band]:
 
 @dataclass(frozen=True)
 class LabelScore:
-    """How one label fares."""
+    """Results for one label."""
 
     name: str
     train: int
-    """Training documents with it."""
+    """Training documents."""
     true: int
     predicted: int
     hits: int
@@ -116,11 +116,10 @@ class LabelScore:
 def best_and_worst(
     stats: LabelStats, names: Sequence[str], *, n: int = 15, least: int = 5
 ) -> tuple[list[LabelScore], list[LabelScore]]:
-    """The `n` labels with the highest F1 and the `n` with the lowest, among those that `least` documents have.
+    """The `n` labels with the highest F1 and the `n` with the lowest, among labels of at least `least` documents.
 
-    Of labels with the same F1 the more surprising comes first: among the best the one with fewer training documents,
-    among the worst the one with more. A label is never in both lists. Where few labels are that frequent, one document
-    is enough.
+    Ties go to the more surprising label: with fewer training documents among the best, with more among the worst. No
+    label is in both lists. Where too few labels are that frequent, one document is enough.
     """
     true, train = stats.true[: len(names)], stats.train[: len(names)]
     ids = np.flatnonzero(true >= least)
@@ -148,7 +147,7 @@ def _score(i: int, stats: LabelStats, names: Sequence[str]) -> LabelScore:
 
 def _between(stats: LabelStats, low: int, high: int) -> Bools:
     inside = (stats.train >= low) & (stats.train <= high)
-    # Ids of labels unseen in training may have gaps: those that occur nowhere are no labels.
+    # Ids of labels unseen in training may have gaps: an id that never occurs is not a label.
     return inside if low else inside & (stats.true + stats.predicted > 0)
 
 

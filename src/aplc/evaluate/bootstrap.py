@@ -1,9 +1,9 @@
-"""How sure the figures are: bootstrap over documents, and a paired test of two runs on the same documents.
+"""Confidence intervals by bootstrap over documents, and a paired test of two runs on the same documents.
 
-A resample draws as many documents as there are, with replacement. All that matters of it is how often each document
-came up, so a resample is a row of weights and every metric a quotient of two products: (weights @ numerators) /
-(weights @ denominators). Rows are made in groups of `_BYTES`, so memory doesn't grow with the number of resamples.
-Coverage, calibration error and macro-F1 are no ratios of sums over documents and get no interval.
+A resample draws n of n documents with replacement. Only how often each was drawn matters, so a resample is a vector of
+weights, and a metric is (weights @ numerators) / (weights @ denominators). Resamples are made in groups of `_BYTES`, so
+memory doesn't grow with their number. Coverage, calibration error and macro-F1 are not ratios of sums over documents
+and have no interval.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric of two runs, a - b with its interval, and how surprising that would be if neither were better."""
+    """A metric of two runs, the difference a - b with its interval, and a p-value."""
 
     a: float
     b: float
@@ -36,41 +36,41 @@ class Difference:
     low: float
     high: float
     p_value: float
-    """Two-sided: twice the share of resamples in which the sign is not that of the difference, at least 2 / (n + 1)."""
+    """Two-sided: twice the share of resamples where the difference is 0 or has the other sign, at least 2 / (n + 1)."""
 
 
 def intervals(
     scores: DocumentScores, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
-    """Percentile intervals by name of metric. A seed gives the same intervals every time."""
+    """Percentile intervals by name of metric. The same seed gives the same intervals."""
     _check(n_resamples, level)
     samples = np.concatenate([_values(w, scores) for w in _resamples(len(scores.n_true), n_resamples, seed)])
     value = _values(np.ones((1, len(scores.n_true))), scores)[0]
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    rows = zip(value.tolist(), low.tolist(), high.tolist(), strict=True)
-    return {name: Interval(*row) for name, row in zip(scores.names, rows, strict=True)}
+    triples = zip(value.tolist(), low.tolist(), high.tolist(), strict=True)
+    return {name: Interval(*triple) for name, triple in zip(scores.names, triples, strict=True)}
 
 
 def compare(
     a: DocumentScores, b: DocumentScores, *, n_resamples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Difference]:
-    """Paired bootstrap of a - b by name of metric: both runs are resampled by the same documents."""
+    """Paired bootstrap of a - b by name of metric: a resample draws the same documents of both runs."""
     _check(n_resamples, level)
     if a.names != b.names:
         raise ValueError(f"the runs have different metrics: {sorted(set(a.names) ^ set(b.names))}")
     if not np.array_equal(a.n_true, b.n_true):
-        raise ValueError("the runs are not about the same documents in the same order; evaluate both on one corpus")
+        raise ValueError("the runs don't have the same documents in the same order; evaluate both on one corpus")
     groups = _resamples(len(a.n_true), n_resamples, seed)
     samples = np.concatenate([_values(w, a) - _values(w, b) for w in groups])
     every = np.ones((1, len(a.n_true)))
     value_a, value_b = _values(every, a)[0], _values(every, b)[0]
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    # The observed data count as one resample more, so that a finite number of resamples never yields p = 0.
+    # The observed data count as one more resample, so that a finite number of resamples never gives p = 0.
     against = np.minimum((samples <= 0).sum(0), (samples >= 0).sum(0))
     p_value = np.minimum(2 * (against + 1) / (n_resamples + 1), 1)
     columns = (value_a, value_b, value_a - value_b, low, high, p_value)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return {name: Difference(*row) for name, row in zip(a.names, rows, strict=True)}
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    return {name: Difference(*each) for name, each in zip(a.names, values, strict=True)}
 
 
 def _check(n_resamples: int, level: float) -> None:
@@ -81,20 +81,18 @@ def _check(n_resamples: int, level: float) -> None:
 
 
 def _resamples(n: int, n_resamples: int, seed: int) -> Iterator[Floats]:
-    """Groups of rows of weights (rows, n). One draw a row, so that the size of the groups doesn't change the draws."""
+    """Weights (resamples, n), in groups. Drawn one by one, so that the size of a group doesn't change the draws."""
     rng = np.random.default_rng(seed)
-    rows = max(1, _BYTES // (8 * n))
-    for start in range(0, n_resamples, rows):
-        weights = np.empty((min(rows, n_resamples - start), n))
-        for row in weights:
-            row[:] = np.bincount(
-                rng.integers(n, size=n), minlength=n
-            )  # multinomial, at half the cost of rng.multinomial
+    size = max(1, _BYTES // (8 * n))
+    for start in range(0, n_resamples, size):
+        weights = np.empty((min(size, n_resamples - start), n))
+        for row in weights:  # as rng.multinomial, at half the cost
+            row[:] = np.bincount(rng.integers(n, size=n), minlength=n)
         yield weights
 
 
 def _values(weights: Floats, scores: DocumentScores) -> Floats:
-    """(rows, names)"""
+    """(resamples, names)"""
     over = weights @ scores.numerators
     under = np.full_like(over, len(scores.n_true))
     under[:, scores.n_means :] = weights @ scores.denominators

@@ -1,7 +1,7 @@
 """Several runs side by side, each tested against the first on the same documents.
 
-The paired bootstrap resamples documents, so that what makes a document hard counts alike for both runs; it knows
-nothing of the luck of a training seed. With many runs or metrics some small p-value is to be expected.
+The paired bootstrap resamples documents, so a hard document is hard for both runs. It does not cover variation between
+training seeds. With many runs or metrics, expect some small p-values by chance.
 """
 
 from dataclasses import asdict, dataclass
@@ -28,7 +28,7 @@ class Comparison:
     intervals: list[dict[str, Interval]]
     """Of each run."""
     differences: list[dict[str, Difference]]
-    """Of each run but the first: it minus the first."""
+    """Of each run but the first: the run minus the first."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -44,7 +44,7 @@ class Comparison:
         }
 
     def render(self) -> str:
-        """Figures in percent, a column a run; then each run's difference from the first."""
+        """Figures in percent, one column per run; then each run's difference from the first."""
         width = max(8, *(len(label) for label in self._labels())) + 2
         lines = [f"{self.n_documents:,} documents", ""]
         lines += [f"{label}  {name}" for label, name in zip(self._labels(), self.names, strict=True)]
@@ -58,11 +58,14 @@ class Comparison:
                 bounds = f"{100 * d.low:+.2f} to {100 * d.high:+.2f}"
                 star = " *" if d.p_value < LEVEL else ""
                 lines.append(f"{metric:<10}{100 * d.difference:>+8.2f}{bounds:>18}{d.p_value:>9.3f}{star}")
-        lines += ["", f"* p < {LEVEL:g} (paired bootstrap over documents; the luck of a training seed is not in it)"]
+        lines += [
+            "",
+            f"* p < {LEVEL:g} (paired bootstrap over documents; variation between training seeds is not included)",
+        ]
         return "\n".join(lines)
 
     def draw(self, path: Path) -> None:
-        """Left: every run with its interval. Right: differences from the first, which cross 0 where there is none."""
+        """Left: each run with its interval. Right: differences from the first, with a line at 0."""
         from aplc.pictures import LIGHT, LINES, MARKERS, SERIES, check_kind, figure, save_picture, style
 
         check_kind(path)
@@ -88,10 +91,10 @@ class Comparison:
         save_picture(made, path)
 
     def _labels(self) -> list[str]:
-        """Names short enough for a column: the last part of the path, or letters where these are alike."""
-        tails = [Path(name).stem if name.endswith(".json") else Path(name).name for name in self.names]
-        alike = len(set(tails)) < len(tails) or max(map(len, tails)) > 16
-        return [f"run {i + 1}" for i in range(len(tails))] if alike else tails
+        """Names for columns: the last part of each path, or "run 1", ... where these are long or not distinct."""
+        names = [Path(name).stem if name.endswith(".json") else Path(name).name for name in self.names]
+        unsuitable = len(set(names)) < len(names) or max(map(len, names)) > 16
+        return [f"run {i + 1}" for i in range(len(names))] if unsuitable else names
 
 
 def compare_runs(paths: list[Path]) -> Comparison:
@@ -101,7 +104,7 @@ def compare_runs(paths: list[Path]) -> Comparison:
     runs = [load_evaluation(path) for path in paths]
     first = runs[0]
     for run in runs[1:]:
-        _check_alike(first, run)
+        _check_comparable(first, run)
     return Comparison(
         names=[str(run.path.parent if run.path.name == EVALUATION else run.path) for run in runs],
         n_documents=len(first.scores.n_true),
@@ -110,7 +113,7 @@ def compare_runs(paths: list[Path]) -> Comparison:
     )
 
 
-def _check_alike(first: SavedEvaluation, run: SavedEvaluation) -> None:
+def _check_comparable(first: SavedEvaluation, run: SavedEvaluation) -> None:
     pair = f"{first.path} and {run.path}"
     if first.figures["fingerprint"] != run.figures["fingerprint"]:
         corpora = " and ".join(f"{x.figures.get('corpus')} ({x.figures.get('part')})" for x in (first, run))

@@ -1,4 +1,4 @@
-"""The pictures of an evaluation."""
+"""The pictures of an evaluation report, as inline SVG."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ def zipf_svg(counts: np.ndarray, cutoffs: Sequence[int]) -> str:
 
 
 def bands_svg(bands: Sequence[Band]) -> str:
-    """Recall and precision of each band, as pairs of bars that differ in hatching too."""
+    """Recall and precision of each band, as pairs of bars that differ in colour and hatching."""
     shown = [band for band in bands if band.labels]
     with style():
         made, (axes,) = figure()
@@ -61,7 +61,7 @@ def reliability_svg(reliability: Reliability) -> str:
     share = reliability.pairs[full] / max(reliability.pairs.sum(), 1)
     with style():
         made, (axes,) = figure()
-        axes.plot([0, 100], [0, 100], ":", color=LIGHT["muted"], label="as sure as right")
+        axes.plot([0, 100], [0, 100], ":", color=LIGHT["muted"], label="perfectly calibrated")
         x, y = 100 * reliability.confidence[full], 100 * reliability.accuracy[full]
         axes.plot(x, y, "-", color=SERIES[0], linewidth=1)
         axes.scatter(x, y, s=12 + 300 * share, color=SERIES[0], alpha=0.8, label="the model")

@@ -1,26 +1,26 @@
-"""What a person should look at: confused labels, likely missing labels, and documents drawn at random.
+"""What a person should look at: confused labels, labels that may be missing, and documents drawn at random.
 
-Everything is collected while the documents stream by, in memory that does not grow with their number: pairs of labels
-in a counter that forgets its rarest entries, candidates in a list that keeps the surest, examples in a reservoir.
+Collected in one pass, in memory that does not grow with the number of documents: pairs of labels in a counter that
+drops its rarest entries, candidates in a list of the most probable, examples in a reservoir.
 """
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from aplc.data.formats import Document
+from aplc.data.reservoir import Reservoir
 from aplc.evaluate.matching import Ints
 
 MAX_PAIRS = 200_000
-"""Pairs of labels remembered; three times as many at most before the rarest are forgotten."""
+"""Pairs of labels kept by a prune, which happens when there are twice as many."""
 SIDES = 10
-"""Labels of a document that take part on either side of a pair: a document of 1,000 labels must not drown the rest."""
+"""Labels of a document that count on either side of a pair: a document of 1,000 labels must not outweigh the rest."""
 PER_LABEL = 2
-"""Candidates a label may have, so that one careless label does not fill the list."""
+"""Candidates per label, so that one badly calibrated label does not fill the list."""
 SHOWN_LABELS = 8
-"""Predictions shown with an example."""
+"""Predictions kept with an example."""
 TEXT = 2_000
 """Characters kept of a text."""
 
@@ -29,10 +29,10 @@ _SPAN = 2**31
 
 @dataclass(frozen=True)
 class Example:
-    """A document with the model's first labels and its own."""
+    """A document with its true labels and the model's first predictions."""
 
     name: str
-    """The row's id, or its line."""
+    """The document's id, or its line."""
     text: str
     predicted: list[tuple[str, float]]
     true: list[str]
@@ -40,7 +40,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A label the model is sure of and the document lacks: the model may be wrong, or the label missing."""
+    """A label that the model is sure of and the document lacks: either the model is wrong, or the label is missing."""
 
     name: str
     text: str
@@ -57,12 +57,12 @@ class Confusion:
     predicted: str
     documents: int
     expected: float
-    """Documents where both would happen if they had nothing to do with each other."""
+    """Documents where both would happen by chance, were they independent."""
 
 
 @dataclass
 class PairCounter:
-    """How often pairs of ids were seen; exact until more than `limit` pairs are, then at least so often."""
+    """How often each pair of ids was seen. Once rare pairs were dropped, `exact` is False and counts may be too low."""
 
     limit: int = MAX_PAIRS
     exact: bool = True
@@ -86,25 +86,23 @@ class PairCounter:
 
 
 class Findings:
-    """Collects as documents stream by. `names` are the model's labels; ids beyond them are labels it does not have."""
+    """Collects findings batch by batch. `names` are the model's labels; ids beyond them are labels it does not have."""
 
     def __init__(
         self, names: Sequence[str], *, sure: float = 0.5, n_examples: int = 12, n_candidates: int = 30, seed: int = 0
     ) -> None:
         self.names = names
         self.sure = sure
-        self.n_examples = n_examples
         self.n_candidates = n_candidates
         self.n_documents = 0
-        self._random = random.Random(seed)
-        self._examples: list[tuple[int, Example]] = []
+        self._examples = Reservoir[tuple[int, Example]](n_examples, seed)
         self._candidates: dict[int, list[Candidate]] = {}
         self.pairs = PairCounter()
         self._missed = np.zeros(len(names), dtype=np.int64)
         self._wrong = np.zeros(len(names), dtype=np.int64)
 
     def update(self, documents: Sequence[Document], ids: np.ndarray, probs: np.ndarray, truth: list[list[int]]) -> None:
-        """Arguments as for `Metrics.update`, but the truth as a list of ids a document."""
+        """Arguments as for `Metrics.update`, but the truth as one list of ids per document."""
         firsts: list[int] = []
         seconds: list[int] = []
         for i, document in enumerate(documents):
@@ -117,7 +115,7 @@ class Findings:
         self.pairs.add(firsts, seconds)
 
     def _confused(self, row: list[int], true: set[int]) -> tuple[list[int], list[int]]:
-        """Missed and wrong labels of a list as long as the truth: there, each miss goes with a wrong prediction."""
+        """Missed and wrong labels. With as many predictions as true labels, each miss goes with a wrong prediction."""
         found = set(row)
         missed = sorted(i for i in true if i not in found and i < len(self.names))[:SIDES]
         wrong = [i for i in row if i not in true][:SIDES]
@@ -142,29 +140,24 @@ class Findings:
             self._candidates = dict(surest[: 2 * self.n_candidates])
 
     def _draw(self, document: Document, row: list[int], probs: list[float]) -> None:
-        """Reservoir sampling: after n documents, each is in it with the same probability."""
-        place = len(self._examples)
-        if place >= self.n_examples:
-            place = self._random.randrange(self.n_documents + 1)
-        if place < self.n_examples:
-            predicted = [(self.names[j], p) for j, p in zip(row[:SHOWN_LABELS], probs, strict=False)]
-            example = Example(_name(document), document.text[:TEXT], predicted, document.labels)
-            self._examples[place : place + 1] = [(self.n_documents, example)]
+        predicted = [(self.names[j], p) for j, p in zip(row[:SHOWN_LABELS], probs, strict=False)]
+        example = Example(_name(document), document.text[:TEXT], predicted, document.labels)
+        self._examples.add((self.n_documents, example))
         self.n_documents += 1
 
     @property
     def examples(self) -> list[Example]:
         """Documents drawn at random, in the order of the corpus."""
-        return [example for _, example in sorted(self._examples, key=lambda item: item[0])]
+        return [example for _, example in sorted(self._examples.items, key=lambda item: item[0])]
 
     @property
     def candidates(self) -> list[Candidate]:
-        """The surest first."""
+        """The most probable first."""
         every = [candidate for best in self._candidates.values() for candidate in best]
         return sorted(every, key=lambda c: (-c.probability, c.label, c.name))[: self.n_candidates]
 
     def confusions(self, n: int = 20) -> list[Confusion]:
-        """Pairs that happen more often than chance would have it, by how much more. At least two documents."""
+        """Pairs that happen more often than by chance, by how much more. At least two documents each."""
         missed, wrong, counts = self.pairs.pairs()
         expected = self._missed[missed] * self._wrong[wrong] / max(self.n_documents, 1)
         order = np.argsort(expected - counts, kind="stable")[:n]

@@ -5,10 +5,10 @@
         metrics.update(pred_ids, pred_probs, indptr, ids)
     metrics.result()                                              # {"P@1": 0.56, ..., "macro-F1": 0.12}
 
-The idea: nearly every metric here is a ratio of two sums over documents, so what is kept is each document's share of
-the numerator and of the denominator. From that come the figures, their bootstrap intervals (`bootstrap.py`) and an
-exact merge of several processes. Counts per label give coverage, macro-F1 and the bands (`bands.py`). The price: about
-220 bytes a document and 90 a label; nothing of size documents x labels.
+The idea: nearly every metric here is a ratio of two sums over documents, so we keep each document's term of the
+numerator and of the denominator. They give the figures and their bootstrap intervals (`bootstrap.py`). Counts per label
+give coverage, macro-F1 and the bands (`bands.py`). The price: about 220 bytes per document and 90 per label; nothing of
+size documents x labels.
 
 One rule for corner cases, scikit-learn's zero_division=0: 0 / 0 is 0. Formulas and conventions: docs/metrics.md.
 """
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from aplc.evaluate.matching import Batch, Bools, Floats, Ints, match
+from aplc.evaluate.matching import Bools, Floats, Ints, Matches, match
 
 PROPENSITIES: dict[str, tuple[float, float]] = {
     "default": (0.55, 1.5),
@@ -29,16 +29,12 @@ PROPENSITIES: dict[str, tuple[float, float]] = {
 }
 """A and B of Jain et al. (KDD 2016) by kind of corpus. AmazonCat-13k takes the default, Amazon-670k "amazon"."""
 
-# Sums of probabilities are kept in units of 2^-36, as integers: adding them is exact in any order, so that a merge of
-# processes prints the same digits as one process. The rounding is below 1e-11; a bin overflows beyond 10^8 pairs.
-_PROBABILITY_UNIT = 2.0**36
-
 
 def propensity(label_counts: ArrayLike, n_documents: int, a: float = 0.55, b: float = 1.5) -> Floats:
     """Inverse propensities 1 + C (N_l + b)^-a with C = (ln N - 1)(b + 1)^a (Jain et al. 2016), one per label.
 
     `label_counts` and `n_documents` are the training data's. A label unseen in training gets the value for N_l = 0.
-    With fewer than three documents the formula's C is negative and means nothing: every label weighs 1.
+    With fewer than three documents C would be negative: then every label has the weight 1.
     """
     if n_documents < 1:
         raise ValueError(f"n_documents is {n_documents}, expected the number of training documents, at least 1")
@@ -48,31 +44,31 @@ def propensity(label_counts: ArrayLike, n_documents: int, a: float = 0.55, b: fl
 
 @dataclass(frozen=True)
 class LabelStats:
-    """What happened to each label over the documents seen, for lists cut at one k. Index: label id."""
+    """Counts per label over the evaluated documents, for lists cut at k. Arrays are indexed by label id."""
 
     k: int
-    """Depth of the lists; 0 where they are cut at the threshold instead."""
+    """Length of the lists; 0 where they are cut at the threshold instead."""
     train: Ints
-    """Documents of the training data with the label; 0 for labels unseen there."""
+    """Training documents with the label; 0 for labels unseen in training."""
     true: Ints
-    """Documents evaluated that have the label."""
+    """Evaluated documents with the label."""
     predicted: Ints
-    """Documents that have the label among their first k predictions."""
+    """Documents with the label among their first k predictions."""
     hits: Ints
-    """Documents where both hold."""
+    """Documents with both."""
 
 
 @dataclass(frozen=True)
 class DocumentScores:
-    """Each document's share of every metric that is a ratio of sums: sum(numerators) / sum(denominators), by column."""
+    """Each document's terms of the metrics that are ratios of sums: sum(numerators) / sum(denominators), by column."""
 
     names: tuple[str, ...]
     numerators: Floats
     """(documents, names)"""
     denominators: Floats
-    """(documents, the last few names). The names before those are means over documents: denominator 1."""
+    """(documents, the last few names). The names before those are means over documents, with denominator 1."""
     n_true: Ints
-    """(documents,) Number of true labels, by which two runs are checked to be about the same documents."""
+    """(documents,) Number of true labels; a cheap check that two runs are about the same documents."""
 
     @property
     def n_means(self) -> int:
@@ -85,7 +81,7 @@ class Reliability:
 
     k: int
     edges: Floats
-    """(bins + 1,) A bin holds its upper edge, not its lower one, as scikit-learn's calibration_curve."""
+    """(bins + 1,) A bin includes its upper edge, not its lower one, as in scikit-learn's calibration_curve."""
     pairs: Ints
     """(bins,) Number of (document, rank < k) pairs."""
     confidence: Floats
@@ -95,7 +91,7 @@ class Reliability:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: the gap of confidence and accuracy, averaged over pairs."""
+        """Expected calibration error: the gap between confidence and accuracy, averaged over pairs."""
         gap = np.abs(self.confidence - self.accuracy)
         return float((self.pairs * gap).sum() / max(int(self.pairs.sum()), 1))
 
@@ -104,12 +100,12 @@ class Metrics:
     """Streaming metrics over top-k predictions and sparse truth.
 
     Args:
-        label_counts: training frequency of each label id. Ids beyond its end are labels unseen in training: a model
-            can't predict them, yet they count wherever true labels are counted. It may be longer than the model's label
-            set, for labels that occur in training and were left out of the model.
+        label_counts: training frequency of each label id. Ids beyond its end are labels unseen in training: no model
+            can predict them, but they count as true labels. It may be longer than the model's label set, for labels
+            that occur in training and were left out of the model.
         n_documents: number of training documents, for the propensities.
-        ks: depths to measure at.
-        threshold: probability from which a prediction belongs to the set that F1 is about.
+        ks: list lengths to measure at.
+        threshold: F1 is about predictions of at least this probability.
         propensity: name in PROPENSITIES, or (A, B).
         bins: equal-width bins of the calibration error.
     """
@@ -157,12 +153,12 @@ class Metrics:
         # Rows: true; predicted and hit above the threshold; predicted, then hit, at each k. Columns grow with the ids.
         self._labels = np.zeros((3 + 2 * len(self.ks), self._train.size), dtype=np.int64)
         self._n_ids = self._train.size
-        # pairs, hits, sum of probabilities: (3, ks, bins)
-        self._calibration = np.zeros((3, len(self.ks), self.bins), dtype=np.int64)
+        # pairs, hits, sum of probabilities: (3, ks, bins). Counts are exact in float64.
+        self._calibration = np.zeros((3, len(self.ks), self.bins))
 
     @property
     def n_evaluated(self) -> int:
-        """Documents seen by `update`."""
+        """Documents given to `update`."""
         return sum(len(n) for n in self._n_true)
 
     @property
@@ -174,45 +170,30 @@ class Metrics:
         """Add a batch of n documents.
 
         Args:
-            pred_ids: (n, width) label ids by falling probability, -1 where a document has fewer. Any width: what lies
-                beyond the largest k is used by F1 only, what is missing counts as wrong.
+            pred_ids: (n, width) label ids by falling probability, -1 where a document has fewer. Any width:
+                predictions beyond the largest k are used by F1 only, missing ones count as wrong.
             pred_probs: (n, width) their probabilities; ignored where the id is -1.
-            indptr: (n + 1,) document i has the labels ids[indptr[i] : indptr[i + 1]]. A slice of a larger array will
-                do: it need not start at 0.
-            ids: true label ids, in any order; a repeated one counts once. Ids should be dense: memory goes with the
+            indptr: (n + 1,) document i has the labels ids[indptr[i] : indptr[i + 1]]. It may be a slice of a larger
+                array and need not start at 0.
+            ids: true label ids, in any order; a repeated one counts once. Ids should be dense: memory grows with the
                 largest.
         """
-        batch = match(pred_ids, pred_probs, indptr, ids)
-        chosen = batch.valid & (batch.prob >= self.threshold)
-        numerators, denominators = self._document_shares(batch, chosen)
+        matches = match(pred_ids, pred_probs, indptr, ids)
+        chosen = matches.valid & (matches.prob >= self.threshold)
+        numerators, denominators = self._document_terms(matches, chosen)
         self._numerators.append(numerators)
         self._denominators.append(denominators)
-        self._n_true.append(batch.n_true)
-        self._count_labels(batch, chosen)
+        self._n_true.append(matches.n_true)
+        self._count_labels(matches, chosen)
         for i, k in enumerate(self.ks):
-            valid = batch.valid[:, :k]
-            self._calibration[:, i] += self._bin(batch.prob[:, :k][valid], batch.hit[:, :k][valid])
-
-    def merge(self, other: "Metrics") -> None:
-        """Add what another process saw. The figures are the same, to the last digit, as if one had seen everything."""
-        for name in ("ks", "threshold", "bins", "propensity", "n_documents"):
-            if getattr(self, name) != getattr(other, name):
-                raise ValueError(f"can't merge: {name} is {getattr(self, name)} here and {getattr(other, name)} there")
-        if not np.array_equal(self._train, other._train):
-            raise ValueError("can't merge: label_counts differ")
-        self._numerators += other._numerators
-        self._denominators += other._denominators
-        self._n_true += other._n_true
-        self._grow(other._n_ids)
-        self._labels[:, : other._n_ids] += other._labels[:, : other._n_ids]
-        self._calibration += other._calibration
+            valid = matches.valid[:, :k]
+            self._calibration[:, i] += self._bin(matches.prob[:, :k][valid], matches.hit[:, :k][valid])
 
     def result(self) -> dict[str, float]:
         """Every metric as a fraction between 0 and 1, by name: P@1, ..., coverage@5, ECE@5, micro-F1, macro-F1."""
         scores = self.document_scores()
-        # fsum is exact, hence independent of batches and of the order in which processes are merged.
-        over = [math.fsum(column) for column in scores.numerators.T]
-        under = [float(len(scores.n_true))] * self._n_means + [math.fsum(column) for column in scores.denominators.T]
+        over = scores.numerators.sum(0).tolist()
+        under = [float(len(scores.n_true))] * self._n_means + scores.denominators.sum(0).tolist()
         result = {name: _ratio(x, y) for name, x, y in zip(self._names, over, under, strict=True)}
         micro = result.pop("micro-F1")
         result |= {f"coverage@{k}": self._coverage(k) for k in self.ks}
@@ -221,22 +202,22 @@ class Metrics:
         return result
 
     def document_scores(self) -> DocumentScores:
-        """Each document's share of the metrics that have confidence intervals, in the order of the updates."""
+        """Each document's terms of the metrics that have confidence intervals, in the order of the updates."""
         if self.n_evaluated == 0:
             raise ValueError("no document was evaluated, so there is nothing to report; call update first")
-        # Joined once and kept joined, so that a second call costs nothing.
+        # Kept joined, so that a second call costs nothing.
         self._numerators = [np.concatenate(self._numerators)]
         self._denominators = [np.concatenate(self._denominators)]
         self._n_true = [np.concatenate(self._n_true)]
         return DocumentScores(self._names, self._numerators[0], self._denominators[0], self._n_true[0])
 
     def label_stats(self, k: int) -> LabelStats:
-        """Counts by label at depth k (one of `ks`). Ids beyond `label_counts` follow, with a training count of 0."""
+        """Counts per label at k (one of `ks`). Ids beyond `label_counts` follow, with a training count of 0."""
         i = self._index(k)
         return self._stats(k, 3 + i, 3 + len(self.ks) + i)
 
     def threshold_stats(self) -> LabelStats:
-        """Counts by label of the sets that F1 is about: predictions with at least the threshold's probability."""
+        """Counts per label for predictions of at least the threshold's probability, as in F1."""
         return self._stats(0, 1, 2)
 
     def _stats(self, k: int, predicted: int, hits: int) -> LabelStats:
@@ -250,20 +231,20 @@ class Metrics:
         pairs, hits, total = self._calibration[:, self._index(k)]
         count = np.maximum(pairs, 1)
         edges = np.linspace(0, 1, self.bins + 1)
-        return Reliability(k, edges, pairs.copy(), total / _PROBABILITY_UNIT / count, hits / count)
+        return Reliability(k, edges, pairs.astype(np.int64), total / count, hits / count)
 
     def _index(self, k: int) -> int:
         if k not in self.ks:
-            raise ValueError(f"k is {k}, expected one of the depths measured: {self.ks}")
+            raise ValueError(f"k is {k}, expected one of ks: {self.ks}")
         return self.ks.index(k)
 
     def _weight(self, ids: Ints) -> Floats:
-        """Inverse propensities; ids beyond the training labels take the last entry, that of N_l = 0."""
+        """Inverse propensities; ids beyond the training labels have the last entry, for N_l = 0."""
         return self._inverse[np.minimum(ids, self._train.size)]
 
-    def _document_shares(self, batch: Batch, chosen: Bools) -> tuple[Floats, Floats]:
-        """Numerators (n, names) and denominators (n, ratios) of a batch, in the order of the names."""
-        pred, hit, row, n_true = batch.pred, batch.hit, batch.row, batch.n_true
+    def _document_terms(self, matches: Matches, chosen: Bools) -> tuple[Floats, Floats]:
+        """Numerators (n, names) and denominators (n, ratios) of n documents, in the order of the names."""
+        pred, hit, row, n_true = matches.pred, matches.hit, matches.row, matches.n_true
         n, depth = len(pred), self.ks[-1]
         discount = 1 / np.log2(np.arange(depth) + 2)
         ideal = np.concatenate([[0.0], np.cumsum(discount)])  # DCG of that many true labels, ranked first
@@ -274,14 +255,14 @@ class Metrics:
         weighted[:, :width] = np.where(hit[:, :width], self._weight(np.maximum(pred[:, :width], 0)), 0)
         # The best list has the true labels by falling weight.
         best = np.zeros((n, depth))
-        weight = self._weight(batch.true)
+        weight = self._weight(matches.true)
         order = np.lexsort((-weight, row))
         rank = np.arange(len(row)) - (np.cumsum(n_true) - n_true)[row]  # row is sorted, so also the row after sorting
         kept = rank < depth
         best[row[kept], rank[kept]] = weight[order][kept]
 
         ks = np.array(self.ks)
-        reach = np.minimum(ks[None, :], n_true[:, None])  # (n, ks): most hits possible
+        reach = np.minimum(ks[None, :], n_true[:, None])  # (n, ks): most possible hits
         cut = ks - 1
         hits = np.cumsum(gain, 1)[:, cut]
         dcg = np.cumsum(gain * discount, 1)[:, cut]
@@ -296,28 +277,24 @@ class Metrics:
     def _grow(self, n_labels: int) -> None:
         self._n_ids = max(self._n_ids, n_labels)
         if self._n_ids > self._labels.shape[1]:
-            # With room to spare: unseen labels turn up a few at a time, and each time all counts are copied.
+            # With room to spare: unseen labels turn up a few at a time, and growing copies all counts.
             self._labels = np.pad(self._labels, ((0, 0), (0, self._n_ids + 4096 - self._labels.shape[1])))
 
-    def _count_labels(self, batch: Batch, chosen: Bools) -> None:
-        pred, true = batch.pred, batch.true
+    def _count_labels(self, matches: Matches, chosen: Bools) -> None:
+        pred, true = matches.pred, matches.true
         self._grow(1 + max(int(true.max(initial=-1)), int(pred.max(initial=-1))))
-        masks = [chosen, batch.hit & chosen]
-        masks += [mask[:, :k] for mask in (batch.valid, batch.hit) for k in self.ks]
-        # add.at touches the batch's ids only; a bincount would run over all labels in every batch.
+        masks = [chosen, matches.hit & chosen]
+        masks += [mask[:, :k] for mask in (matches.valid, matches.hit) for k in self.ks]
+        # add.at touches the batch's ids only; bincount would go over all labels in every batch.
         np.add.at(self._labels[0], true, 1)
         for row, mask in zip(self._labels[1:], masks, strict=True):
             np.add.at(row, pred[:, : mask.shape[1]][mask], 1)
 
-    def _bin(self, prob: Floats, hit: Bools) -> Ints:
+    def _bin(self, prob: Floats, hit: Bools) -> Floats:
         """(3, bins): pairs, hits, sum of probabilities."""
-        # scikit-learn's calibration_curve: a bin holds its upper edge.
+        # As in scikit-learn's calibration_curve, a bin includes its upper edge.
         where = np.searchsorted(np.linspace(0, 1, self.bins + 1)[1:-1], prob)
-        sums = np.zeros((3, self.bins), dtype=np.int64)
-        sums[0] = np.bincount(where, minlength=self.bins)
-        sums[1] = np.bincount(where[hit], minlength=self.bins)
-        np.add.at(sums[2], where, np.rint(prob * _PROBABILITY_UNIT).astype(np.int64))
-        return sums
+        return np.stack([np.bincount(where, weights=x, minlength=self.bins) for x in (np.ones_like(prob), hit, prob)])
 
     def _coverage(self, k: int) -> float:
         stats = self.label_stats(k)
@@ -327,7 +304,7 @@ class Metrics:
         true, predicted, hits = self._labels[:3]
         size = true + predicted
         occurring = size > 0
-        return math.fsum(2 * hits[occurring] / size[occurring]) / max(int(occurring.sum()), 1)
+        return float((2 * hits[occurring] / size[occurring]).sum()) / max(int(occurring.sum()), 1)
 
 
 def _inverse_propensity(label_counts: Ints, n_documents: int, ab: tuple[float, float]) -> Floats:

@@ -1,7 +1,7 @@
-"""`aplc evaluate --report FILE.html`: an evaluation as one page that needs nothing but itself.
+"""`aplc evaluate --report FILE.html`: an evaluation as one self-contained HTML page.
 
-The page is `page.html` with its gaps filled. It has no script, and a policy that forbids any: names and texts from the
-corpus are escaped here, and could do no harm if they were not. Pictures are inline SVG in the page's own colours.
+The template is `page.html`. The page has no script, and its content security policy forbids any: names and texts from
+the corpus are escaped here, and could do no harm if they were not. Pictures are inline SVG in the page's colours.
 """
 
 import datetime
@@ -23,18 +23,18 @@ from aplc.files import atomic_write
 from aplc.pictures import DARK, LIGHT, variables
 
 EXAMPLES = 12
-"""Documents shown."""
+"""Example documents on the page."""
 CARDS = ("P@1", "P@3", "P@5", "nDCG@5", "R@5", "PSP@1", "PSP@5", "micro-F1")
 TEXT = 500
 """Characters shown of a document."""
 
 
 class Html(str):
-    """Markup made here, as opposed to text, which is escaped."""
+    """Markup made here; any other string is text, and gets escaped."""
 
 
 def write_report(path: Path, evaluation: Evaluation, *, model: str, corpus: str, part: str) -> None:
-    """Write the page to `path` when it is whole."""
+    """Write the page to `path`: all of it or nothing."""
     with atomic_write(path) as out:
         out.write(render_report(evaluation, model=model, corpus=corpus, part=part).encode("utf-8"))
 
@@ -43,7 +43,7 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
     metrics, reliability = evaluation.metrics, evaluation.metrics.reliability(AT)
     template = string.Template(resources.files("aplc.evaluate").joinpath("page.html").read_text("utf-8"))
     best, worst = evaluation.best_and_worst
-    gaps = {
+    fields = {
         "title": escape(f"{model} on {corpus}"),
         "subtitle": escape(
             f"{metrics.n_evaluated:,} documents of the {part} part, {len(evaluation.labels):,} labels, "
@@ -74,7 +74,7 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
         ),
         "config": _config(evaluation),
     }
-    return template.substitute(gaps)
+    return template.substitute(fields)
 
 
 def escape(value: object) -> str:
@@ -82,14 +82,13 @@ def escape(value: object) -> str:
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, text: Sequence[int] = (0,)) -> Html:
-    """Columns in `text` are left-aligned and may wrap. It scrolls in a box of its own where the screen is narrow."""
+    """Columns in `text` are left-aligned and may wrap. A table wider than the screen scrolls in its own box."""
     kinds = [' class="text"' if i in text else "" for i in range(len(head))]
     lines = ["<tr>" + "".join(f"<th{k}>{escape(h)}</th>" for k, h in zip(kinds, head, strict=True)) + "</tr>"]
     for row in rows:
         lines.append("<tr>" + "".join(f"<td{k}>{escape(c)}</td>" for k, c in zip(kinds, row, strict=True)) + "</tr>")
-    title = (
-        f'<p class="caption">{escape(caption)}</p>' if caption else ""
-    )  # outside the box: it should wrap, not scroll
+    # Outside the box: it should wrap, not scroll.
+    title = f'<p class="caption">{escape(caption)}</p>' if caption else ""
     label = escape(caption or "table")
     box = f'<div class="scroll" role="region" tabindex="0" aria-label="{label}"><table>{"".join(lines)}</table></div>'
     return Html(f"<div>{title}{box}</div>")
@@ -181,7 +180,8 @@ def _trust(evaluation: Evaluation) -> Html:
 def _names_note(evaluation: Evaluation) -> str:
     return (
         f"By F1 of predictions with a probability of {evaluation.metrics.threshold:g} or more, among labels that at "
-        "least five documents of this part have (one, where such labels are few). Few documents: much luck."
+        "least five documents of this part have (one, where there are few such labels). With few documents, chance "
+        "plays a part."
     )
 
 
@@ -203,7 +203,7 @@ def _confusions_note(evaluation: Evaluation) -> str:
 def _confusions(evaluation: Evaluation) -> Html:
     rows = [(c.missed, c.predicted, f"{c.documents:,}", f"{c.expected:,.1f}") for c in evaluation.findings.confusions()]
     if not rows:
-        return Html("<p>No pair of labels was confused more often than chance would have it.</p>")
+        return Html("<p>No pair of labels was confused more often than by chance.</p>")
     return table("", ["missed", "predicted instead", "documents", "by chance"], rows, text=(0, 1))
 
 
@@ -232,7 +232,7 @@ def _candidates(evaluation: Evaluation) -> Html:
     ]
     if not rows:
         return Html(f"<p>No absent label has a probability of {evaluation.metrics.threshold:g} or more.</p>")
-    return table("", ["sure", "absent label", "document", "its labels", "name"], rows, text=(1, 2, 3, 4))
+    return table("", ["probability", "absent label", "document", "its labels", "name"], rows, text=(1, 2, 3, 4))
 
 
 def _provenance(evaluation: Evaluation) -> list[tuple[str, object]]:
@@ -253,5 +253,5 @@ def _pairs(caption: str, rows: Iterable[tuple[str, object]]) -> Html:
 
 
 def _short(text: str, width: int = TEXT) -> str:
-    # shorten joins words with single spaces and would leave nothing of a text without any
+    # shorten works on words, and would leave nothing of a text without spaces
     return textwrap.shorten(text, width, placeholder=" …") if " " in text[:width] else text[:width]

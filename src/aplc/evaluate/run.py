@@ -1,7 +1,7 @@
-"""Scoring a model on a corpus part, beside the obvious baseline: always the most frequent labels.
+"""Evaluating a model on a corpus part, beside a baseline that always predicts the most frequent labels.
 
-Documents stream through the model; what is kept of them are `Metrics`, `Findings` and a fingerprint. The price at
-30,000 documents and 670,091 labels is some 200 MB beyond the model, most of it counts by label.
+Documents stream through the model; only `Metrics`, `Findings` and a fingerprint are kept. At 30,000 documents and
+670,091 labels they take some 200 MB, most of it counts per label.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from aplc.predict.search import predict_documents
 from aplc.version import __version__
 
 DEPTH = 100
-"""Predictions kept a document, for F1 at a threshold; ranking metrics use the first five."""
+"""Predictions per document, for F1 at a threshold; ranking metrics use the first five."""
 AT = 5
-"""Depth of results by band and of the reliability diagram."""
+"""The k of results by band and of the reliability diagram."""
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class Evaluation:
     cutoffs: tuple[int, ...]
     findings: Findings
     fingerprint: str
-    """Of the documents and their labels, in order: runs are compared only on the same ones."""
+    """Hash of the documents and their labels, in order: `aplc compare` refuses runs on different documents."""
     config: dict[str, Any]
     """Settings of the training run."""
     label_set_version: int = 1
     n_added: int = 0
-    """How many of the last clusters hold labels that were added after training."""
+    """Number of clusters, the last ones, with labels that were added after training."""
     before: dict[str, float] | None = None
-    """Calibration errors of the model's own probabilities, ECE@k; None if the model is not calibrated."""
+    """ECE@k before calibration; None if the model is not calibrated."""
 
     @property
     def n_unseen(self) -> int:
@@ -58,7 +58,7 @@ class Evaluation:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader of the figures should know of the documents."""
+        """What a reader of the figures should know about the documents."""
         found = []
         if self.metrics.n_unlabelled:
             found.append(f"{self.metrics.n_unlabelled:,} documents have no label and count as 0.")
@@ -127,7 +127,7 @@ class Evaluation:
 
 
 class Evaluator:
-    """Takes predictions block by block: what `evaluate` does, without a model."""
+    """Makes an `Evaluation` from predictions, block by block; it needs no model."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class Evaluator:
         )
         in_use = np.flatnonzero(labels.active & (labels.stands_for == np.arange(len(labels))))
         self.frequent = in_use[np.argsort(-labels.counts[in_use], kind="stable")][:DEPTH]
-        # Labels that were added were counted in other documents, perhaps in more than there were.
+        # Labels added after training were counted on other documents, perhaps on more than n_documents.
         self.prior = np.minimum(labels.counts[self.frequent] / n_documents, 1.0)
         self.unseen: dict[str, int] = {}
         self.findings = Findings(labels.names, sure=threshold, n_examples=n_examples)
@@ -163,7 +163,7 @@ class Evaluator:
         probs: np.ndarray,
         before: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> None:
-        """Predictions of a block; `before`, ids and probabilities as they were before calibration."""
+        """Add a block of predictions; `before`: ids and probabilities before calibration."""
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
         indptr = np.cumsum([0, *map(len, truth)])
         flat = np.array([i for row in truth for i in row], dtype=np.int64)
@@ -177,7 +177,7 @@ class Evaluator:
             self.hash.update(json.dumps([document.text, sorted(document.labels)]).encode())
 
     def _as_known(self, document: Document) -> Document:
-        """With the names that the model has for labels: predictions of renamed and merged ones carry these."""
+        """The document with the model's names for renamed and merged labels, as in its predictions."""
         names, index = self.labels.names, self.labels.index
         labels = (names[index[name]] if name in index else name for name in document.labels)
         return replace(document, labels=list(dict.fromkeys(labels)))
@@ -229,7 +229,8 @@ def evaluate(
             evaluator.update(block, ids, probs)
             advance(len(block))
         return evaluator.finish()
-    # The model's own probabilities, for both: twice as deep, so that the first hundred calibrated ones are among them.
+    # Predict once, without calibration, and rank twice. Calibration changes the order: twice as many predictions, so
+    # that the first hundred after it are among them.
     raw = replace(trained.ranking, calibration=None)
     for block, ids, probs in predict_documents(trained, documents, min(2 * depth, len(trained.labels)), plain=True):
         after, before = (ranking.settle(ids, probs, depth)[:2] for ranking in (trained.ranking, raw))
@@ -252,7 +253,7 @@ def parse_propensity(text: str) -> str | tuple[float, float]:
 
 
 def versions() -> dict[str, str]:
-    """What the figures were made with."""
+    """Versions of the software that made the figures."""
     return {
         "aplc": __version__,
         "torch": str(torch.__version__),

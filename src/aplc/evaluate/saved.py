@@ -1,6 +1,6 @@
-"""An evaluation on disk: figures as JSON, and beside it each document's scores, which a paired test needs.
+"""An evaluation on disk: the figures as JSON, and each document's scores, which a paired test needs, as npz.
 
-`FILE.json` names `FILE.npz` and has its checksum, so that the two never belong to different evaluations. No pickle.
+`FILE.json` has the name and checksum of `FILE.npz`, so that files of two evaluations can't be mixed up. No pickle.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _ARRAYS = ("names", "numerators", "denominators", "n_true")
 class SavedEvaluation:
     path: Path
     figures: dict[str, Any]
-    """Everything of the JSON file."""
+    """The content of the JSON file."""
     scores: DocumentScores
 
     @property
@@ -36,7 +36,7 @@ class SavedEvaluation:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation, **about: str) -> None:
-    """Write `path` (JSON) and its scores (npz). `about`: model, corpus, part, as the reader should see them."""
+    """Write `path` (JSON) and its scores (npz). `about`: names of model, corpus and part, for the reader."""
     scores = evaluation.metrics.document_scores()
     buffer = io.BytesIO()
     arrays = {name: np.asarray(getattr(scores, name)) for name in _ARRAYS}
@@ -55,10 +55,10 @@ def load_evaluation(path: Path) -> SavedEvaluation:
     if path.is_dir():
         if not (path / EVALUATION).is_file():
             hint = f"aplc evaluate {path} CORPUS --json {path / EVALUATION}"
-            raise ModelError(f"{path}: has no saved evaluation; make one: {hint}")
+            raise ModelError(f"{path}: has no saved evaluation; run {hint}")
         folder, path = path, path / EVALUATION
     if not path.is_file():
-        raise ModelError(f"{path}: no such file; make one: aplc evaluate MODEL CORPUS --json {path}")
+        raise ModelError(f"{path}: no such file; run aplc evaluate MODEL CORPUS --json {path}")
     try:
         figures = json.loads(path.read_text("utf-8"))
         if figures["format"] != FORMAT:
@@ -67,10 +67,10 @@ def load_evaluation(path: Path) -> SavedEvaluation:
             then, now = figures.get("label_set_version", 1), read_labels(folder).version
             if then != now:
                 hint = f"aplc evaluate {folder} CORPUS --json {path}"
-                raise ModelError(f"{folder}: its labels have changed since it was evaluated; do it again: {hint}")
+                raise ModelError(f"{folder}: its labels have changed since it was evaluated; run {hint}")
         beside = path.parent / Path(figures["scores"]["file"]).name
         if not beside.is_file():
-            raise ModelError(f"{path}: the documents' scores, {beside.name}, are not beside it; evaluate again")
+            raise ModelError(f"{path}: {beside.name}, with the scores of the documents, is missing; evaluate again")
         content = beside.read_bytes()
         if _digest(content) != figures["scores"]["blake2b"]:
             raise ModelError(f"{path}: its scores file belongs to another evaluation; evaluate again")

@@ -1,4 +1,4 @@
-"""An evaluation for the terminal."""
+"""An evaluation as text for the terminal."""
 
 import textwrap
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ RANKING = ("P", "nDCG", "R", "RP", "PSP", "PSnDCG")
 
 
 def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
-    """Figures in percent beside the baseline's, then results by band and cluster, then examples (all, unless told)."""
+    """Figures in percent beside the baseline's, then results by band and cluster, then examples (all by default)."""
     lines = [f"{evaluation.metrics.n_evaluated:,} documents, {len(evaluation.labels):,} labels", ""]
     lines += _figures(evaluation)
     lines += ["", *_bands("band", evaluation.bands), "", *_bands("cluster", evaluation.clusters)]

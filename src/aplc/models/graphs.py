@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from aplc.data.tokenizer import FILE as TOKENIZER_FILE
+from aplc.data.tokenizer import TOKENIZER_FILE
 from aplc.errors import ModelError
 from aplc.models.network import TaggingModel
 from aplc.models.onnx import CLUSTERS, ENCODER, INPUTS

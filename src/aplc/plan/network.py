@@ -22,10 +22,10 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import POOL, Batches
 from aplc.data.cache import DocumentCache
+from aplc.data.inspection import PICTURE_WIDTH, zipf_picture
 from aplc.data.source import Source, split_rows
 from aplc.data.survey import Survey, survey
 from aplc.data.tokenizer import Tokenizer
-from aplc.inspect import PICTURE_WIDTH, zipf_picture
 from aplc.machine import resident_bytes
 from aplc.models.network import TaggingModel
 from aplc.nn.distributed import world

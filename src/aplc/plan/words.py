@@ -20,9 +20,9 @@ from scipy import sparse
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.formats import Document
+from aplc.data.inspection import zipf_picture
 from aplc.data.source import Source
 from aplc.data.survey import survey
-from aplc.inspect import zipf_picture
 from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes

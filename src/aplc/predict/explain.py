@@ -13,6 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from aplc.data.batches import by_length
+from aplc.data.scripts import UNSPACED
 from aplc.models.base import LabelModel
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import predict_texts
@@ -20,8 +21,8 @@ from aplc.predict.search import predict_texts
 MAX_PARTS = 128
 LONGEST = 1 << 15
 """Characters that are looked at, or a long text would be read 128 times."""
-# Scripts that put no space between words: a character at a time. Else letters and digits together, or other signs.
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+(?:['’-]\w+)*|[^\w\s]+")
+# A character of a script without spaces between words, or a word of letters and digits, or punctuation.
+_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-]\w+)*|[^\w\s]+")
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from aplc.data.batches import prefetch
 from aplc.data.cache import DocumentCache
+from aplc.data.pieces import word_starts
 from aplc.data.tokenizer import Template, Tokenizer
 from aplc.pretrain.config import ObjectiveConfig
 from aplc.pretrain.permutation import PermutationBatch, make_batch
-
-WORD_START, WORD_PART = "▁", "##"
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,7 @@ class Segments:
     def word_starts(self) -> NDArray[np.bool_]:
         """For each piece of the vocabulary, whether a word begins with it."""
         pieces = [self.tokenizer.fast.id_to_token(i) or "" for i in range(self.tokenizer.vocab_size)]
-        if any(piece.startswith(WORD_START) for piece in pieces):
-            return np.array([piece.startswith(WORD_START) for piece in pieces])
-        return np.array([not piece.startswith(WORD_PART) for piece in pieces])
+        return np.array(word_starts(pieces))
 
     def epoch(self, epoch: int, *, start: int = 0) -> Iterator[PermutationBatch]:
         """Batches of `epoch` from number `start` on, put together in a thread ahead of their use."""

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aplc.data.labels import COUNTS, NAMES
+from aplc.data.tokenizer import TOKENIZER_FILE
 from aplc.files import MB, check_file
 from aplc.models.calibration import CALIBRATION_FILE
 
-CONFIG, WEIGHTS, CARD, TOKENIZER = "config.json", "model.safetensors", "README.md", "tokenizer.json"
+CONFIG, WEIGHTS, CARD, TOKENIZER = "config.json", "model.safetensors", "README.md", TOKENIZER_FILE
 EVALUATION = "evaluation.json"
 """Where a model folder keeps its evaluation, if it has one."""
 

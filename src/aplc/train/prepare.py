@@ -13,8 +13,7 @@ from aplc.data.corpus import Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source
-from aplc.data.tokenizer import VERSION as TOKENIZER_VERSION
-from aplc.data.tokenizer import Tokenizer
+from aplc.data.tokenizer import TOKENIZER_VERSION, Tokenizer
 from aplc.files import cached, digest
 from aplc.nn.weights import encoder_folder
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.reservoir import Reservoir
 from aplc.errors import AplcError
 from aplc.models.base import KINDS, require
 from aplc.models.trained import TrainedTagger
@@ -138,23 +139,18 @@ def _examples(
     documents: Iterable[Document], place: dict[str, int]
 ) -> tuple[list[str], list[list[int]], list[float], list[int]]:
     """Texts, their new labels and weights, and documents per new label: all that carry one, a sample of the rest."""
-    rng = np.random.default_rng(0)
     carrying: list[tuple[str, list[int]]] = []
-    others: list[str] = []
-    n_others, counts = 0, [0] * len(place)
+    others = Reservoir[str](MAX_OTHERS, seed=0)
+    counts = [0] * len(place)
     for document in documents:
         own = [place[name] for name in document.labels if name in place]
         for j in own:
             counts[j] += 1
         if own:
             carrying.append((document.text, own))
-            continue
-        n_others += 1
-        if len(others) < MAX_OTHERS:
-            others.append(document.text)
-        elif (at := int(rng.integers(n_others))) < MAX_OTHERS:  # a reservoir: each has the same chance to stay
-            others[at] = document.text
-    texts = [text for text, _ in carrying] + others
-    truth = [own for _, own in carrying] + [[] for _ in others]
-    each = n_others / max(len(others), 1)
-    return texts, truth, [1.0] * len(carrying) + [each] * len(others), counts
+        else:
+            others.add(document.text)
+    texts = [text for text, _ in carrying] + others.items
+    truth = [own for _, own in carrying] + [[] for _ in others.items]
+    each = others.n_seen / max(len(others.items), 1)
+    return texts, truth, [1.0] * len(carrying) + [each] * len(others.items), counts

@@ -1,7 +1,7 @@
-"""What is in a corpus: the columns of the paper's Table 1, its label distribution, and what may spoil an evaluation.
+"""`aplc inspect`: the columns of the paper's Table 1, the label distribution, and warnings about the corpus.
 
-Every part is read once. Texts and words are kept as 64-bit hashes in arrays, eight bytes each: of a corpus of two
-million documents that is some tens of megabytes. Labels are kept by name.
+Each part is read once. Texts and words are kept as 64-bit hashes in arrays, eight bytes each: some tens of megabytes
+for a corpus of two million documents. Labels are kept by name.
 """
 
 import math
@@ -25,12 +25,12 @@ from aplc.errors import CorpusError
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 10
 NEAR_CONSTANT = 0.5
-"""A label that more than this share of the training documents has says little, and lifts every model's P@1."""
+"""A label of more than this share of the training documents gets a warning: with it any model has a high P@1."""
 MUCH_CUT = 0.25
-"""Losing more than this share of the text to the length limit is worth a warning."""
+"""If the length limit cuts off more than this share of the text, there is a warning."""
 NAMED = 3
 """Labels named in a warning."""
-BLOCK = 1_024
+DOCUMENTS_AT_ONCE = 1_024
 
 
 @dataclass
@@ -41,25 +41,25 @@ class PartStatistics:
     """Label assignments."""
     unlabelled: int = 0
     empty: int = 0
-    """Texts of nothing but space."""
+    """Texts of whitespace only."""
     cut: int = 0
     """Texts longer than the limit."""
     units: int = 0
     """Length of all texts, in words or tokens."""
     units_cut: int = 0
-    """Of these, beyond the limit."""
+    """The part of it beyond the limit."""
     unseen: int = 0
-    """Label assignments of labels that the training part lacks."""
+    """Label assignments whose label is not in the training part."""
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long texts are measured, and where they would be cut."""
+    """How the length of a text is measured, and where it would be cut."""
 
     limit: int | None
-    """Tokens of a text, special ones included; None if all of it is read."""
+    """Tokens of a text, special tokens included; None for no limit."""
     tokenizer: Tokenizer | None = None
-    """Without one, words are counted. A word is at least a token, so the shares that come out are lower bounds."""
+    """Without one, words are counted. A word has at least one token, so the shares reported are lower bounds."""
 
     @property
     def room(self) -> float:
@@ -82,7 +82,7 @@ class Inspection:
     unseen: set[str] = field(default_factory=set)
     """Labels of other parts that the training part does not have."""
     repeated: int = 0
-    """Texts of the training part that occur there before."""
+    """Texts of the training part that repeat an earlier one."""
     shared: dict[Part, int] = field(default_factory=dict)
     """Documents of other parts whose text is in the training part."""
 
@@ -122,25 +122,25 @@ class Inspection:
         for part, n in self.shared.items():
             if n:
                 share = f"{n:,} of {self.parts[part].documents:,} documents of {part}"
-                found.append(f"{share} have a text that is in train too: figures will be too good; remove them")
+                found.append(f"{share} have a text that is in train too: figures will be too high; remove them")
         if self.repeated:
-            found.append(f"{self.repeated:,} documents of train repeat the text of another; they weigh double")
+            found.append(f"{self.repeated:,} documents of train repeat the text of another; it counts twice")
         for part, s in self.parts.items():
             if s.empty:
-                found.append(f"{s.empty:,} texts of {part} are empty: nothing can be learned from or said about them")
+                found.append(f"{s.empty:,} texts of {part} are empty: nothing can be learned from them")
             if s.unlabelled == s.documents:
                 found.append(f"no document of {part} has a label; are they under another name than 'labels'?")
             elif s.unlabelled:
                 found.append(f"{s.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
             if s.unseen:
                 share = f"{s.unseen:,} of {s.labels:,} label assignments ({s.unseen / s.labels:.1%})"
-                found.append(f"{share} of {part} are of labels never seen in training: no model can find them")
+                found.append(f"{share} of {part} are of labels never seen in training: no model can predict them")
         found += self._odd_names()
         often = [(name, n / self.first.documents) for name, n in self.counts.most_common(len(self.counts))]
         constant = [f"{name} ({share:.0%})" for name, share in often if share > NEAR_CONSTANT]
         if constant:
             names = ", ".join(constant[:NAMED]) + (", ..." if len(constant) > NAMED else "")
-            found.append(f"labels that most documents have: {names}; they lift P@1 of any model")
+            found.append(f"labels that most documents have: {names}; with them any model has a high P@1")
         lost = self.first.units_cut / max(self.first.units, 1)
         if lost > MUCH_CUT:
             found.append(
@@ -150,7 +150,7 @@ class Inspection:
         return found
 
     def _odd_names(self) -> list[str]:
-        """Names that look as if one label had several, or several labels one."""
+        """Names that look like two spellings of one label, or like several labels in one."""
         found = []
         spellings = Counter(name.casefold() for name in self.counts)
         if twins := [name for name in self.counts if spellings[name.casefold()] > 1]:
@@ -159,17 +159,17 @@ class Inspection:
                 f"{len(twins):,} labels differ from another only in case, as {pair[0]!r} and {pair[1]!r}: to a model "
                 "they are different labels"
             )
-        if self.first.labels == self.first.documents - self.first.unlabelled:  # never two
-            for sign in "|,;/":
-                if (n := sum(sign in name for name in self.counts)) > len(self.counts) / 2:
+        if self.first.labels == self.first.documents - self.first.unlabelled:  # no document has two
+            for separator in "|,;/":
+                if (n := sum(separator in name for name in self.counts)) > len(self.counts) / 2:
                     found.append(
-                        f"every document has one label, and {n:,} of them contain {sign!r}: if these are several "
+                        f"every document has one label, and {n:,} of them contain {separator!r}: if these are several "
                         "labels, give a list, or in CSV put ';' between them"
                     )
         return found
 
     def draw(self, path: Path) -> None:
-        """The label distribution as .svg or .png: the paper's Figure 2, and labels by number of documents."""
+        """Draw the label distribution as .svg or .png: the paper's Figure 2, and labels by number of documents."""
         from aplc.pictures import LIGHT, SERIES, check_kind, draw_zipf, figure, save_picture, style
 
         check_kind(path)
@@ -199,7 +199,7 @@ class Inspection:
 
 
 def zipf_picture(counts: np.ndarray) -> list[str]:
-    """Label counts in falling order as columns of blocks, on a logarithmic scale."""
+    """Label counts, most frequent first, as text columns on a logarithmic scale."""
     eighths = " ▁▂▃▄▅▆▇█"
     places = np.unique(np.linspace(0, len(counts) - 1, min(PICTURE_WIDTH, len(counts))).astype(int))
     top = math.log10(counts[0] + 1)
@@ -217,8 +217,8 @@ def zipf_picture(counts: np.ndarray) -> list[str]:
 class Distinct:
     """Counts distinct hashes in eight bytes each."""
 
-    patience = 1 << 20
-    """New hashes, repeats included, that are gathered before they are sorted in."""
+    buffer_size = 1 << 20
+    """New hashes, repeats included, that are collected before they are merged into the sorted array."""
 
     def __init__(self) -> None:
         self.known: NDArray[np.int64] = np.empty(0, dtype=np.int64)
@@ -226,30 +226,30 @@ class Distinct:
 
     def update(self, hashes: Iterable[int]) -> None:
         self.new.extend(hashes)
-        if len(self.new) > max(self.patience, len(self.known)):
-            self._settle()
+        if len(self.new) > max(self.buffer_size, len(self.known)):
+            self._merge()
 
-    def _settle(self) -> None:
+    def _merge(self) -> None:
         self.known = np.union1d(self.known, np.frombuffer(self.new, dtype=np.int64))
         self.new = array("q")
 
     def __len__(self) -> int:
         if self.new:
-            self._settle()
+            self._merge()
         return len(self.known)
 
 
 def inspect_corpus(
     corpus: Corpus, length: Length | None = None, advance: Callable[[int], None] = lambda _: None
 ) -> Inspection:
-    """Read every part once. `length`: where texts would be cut; 512 tokens as in the paper, unless told."""
+    """Read each part once. `length`: where texts would be cut, by default at 512 tokens as in the paper."""
     inspection = Inspection(length or Length(limit=512))
     parts: list[Part] = ["train"] if corpus.is_file else list(corpus.parts)
     words = Distinct()
     seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     for part in parts:
         statistics, texts, first = PartStatistics(), array("q"), part == parts[0]
-        for block in blocks(corpus.documents(part), BLOCK):
+        for block in blocks(corpus.documents(part), DOCUMENTS_AT_ONCE):
             _count(statistics, block, inspection, words if first else None)
             texts.extend(hash_text(document.text) for document in block if document.text.strip())
             advance(len(block))
@@ -267,7 +267,7 @@ def inspect_corpus(
 
 
 def hash_text(text: str) -> int:
-    """The same for texts that differ only in case, spacing or the way characters are composed."""
+    """The same for texts that differ only in case, whitespace or Unicode normal form."""
     normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return int.from_bytes(blake2b(normal.encode(), digest_size=8).digest(), "little", signed=True)
 

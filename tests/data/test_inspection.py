@@ -1,12 +1,12 @@
-"""Guards `aplc inspect`: the columns of Table 1, and each warning where it is due and nowhere else."""
+"""Guards `aplc inspect`: the columns of Table 1, and each warning where it is due and only there."""
 
 import numpy as np
 import pytest
 
 from aplc.data.corpus import Corpus
+from aplc.data.inspection import Distinct, Length, hash_text, inspect_corpus
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import AplcError
-from aplc.inspect import Distinct, Length, hash_text, inspect_corpus
 from conftest import write_rows
 
 
@@ -41,27 +41,27 @@ def test_clean_corpus_has_no_warning(tmp_path):
     ],
     ids=["shared", "repeated", "empty", "unlabelled", "unseen"],
 )
-def test_each_warning(tmp_path, part, row, words):
+def test_each_fault_has_one_warning(tmp_path, part, row, words):
     parts = {**CLEAN, part: [*CLEAN[part], row]}
     (warning,) = inspect_corpus(corpus_of(tmp_path, **parts)).warnings()
     assert words in warning
 
 
-def test_label_in_most_documents(tmp_path):
+def test_label_of_most_documents_has_a_warning(tmp_path):
     train = [(f"text {i}", ["always"] if i < 5 else ["other"]) for i in range(9)]
     (warning,) = inspect_corpus(corpus_of(tmp_path, train=train)).warnings()
     assert "always (56%)" in warning
     assert "other" not in warning
 
 
-def test_empty_texts_are_no_duplicates_of_each_other(tmp_path):
+def test_empty_texts_are_not_duplicates_of_each_other(tmp_path):
     train = [(" ", ["a"]), ("", ["b"]), ("x", ["c"])]
     inspection = inspect_corpus(corpus_of(tmp_path, train=train, test=[("", ["a"])]))
     assert inspection.repeated == 0
     assert inspection.shared == {"test": 0}
 
 
-def test_cut_text_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
+def test_share_cut_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
     train = [("unpronounceable words " * 10, ["a"]), ("short", ["b"]), ("tiny", ["c"])]
     corpus = corpus_of(tmp_path, train=train)
     words = inspect_corpus(corpus, Length(limit=12))
@@ -86,20 +86,20 @@ def test_cut_text_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
         ([[], []], "no document of train has a label; are they under another name"),
     ],
 )
-def test_odd_labels_are_said(tmp_path, labels, words):
+def test_odd_label_names_have_a_warning(tmp_path, labels, words):
     found = inspect_corpus(corpus_of(tmp_path, train=[("one", labels[0]), ("two", labels[1])])).warnings()
     assert sum(words in warning for warning in found) == 1, found
 
 
-def test_names_with_commas_are_not_odd_where_documents_have_several(tmp_path):
+def test_names_with_commas_are_fine_where_documents_have_several_labels(tmp_path):
     corpus = corpus_of(tmp_path, train=[("one", ["Cats, wild", "Dogs, wild"]), ("two", ["Cats, wild"])])
     assert not any("contain" in warning for warning in inspect_corpus(corpus).warnings())
 
 
-def test_distinct_equals_set():
+def test_distinct_matches_set():
     rng = np.random.default_rng(0)
     distinct, known = Distinct(), set()
-    distinct.patience = 100
+    distinct.buffer_size = 100
     for size in (10, 120, 5000, 5000, 3):
         values = rng.integers(-(2**62), 2**62, size) // 2**50
         distinct.update(values.tolist())
@@ -107,13 +107,13 @@ def test_distinct_equals_set():
     assert len(distinct) == len(known)
 
 
-def test_same_text_in_other_clothes_has_the_same_hash():
+def test_hash_ignores_case_whitespace_and_normal_form():
     assert hash_text("Caf\u00e9  au\nLAIT ") == hash_text("cafe\u0301 au lait")
     assert hash_text("a b") != hash_text("ab")
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(corpus, tmp_path, kind):
+def test_draws_svg_and_png(corpus, tmp_path, kind):
     inspect_corpus(Corpus.open(corpus)).draw(tmp_path / f"p.{kind}")
     assert (tmp_path / f"p.{kind}").read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<svg")
     with pytest.raises(AplcError, match=r"\.svg or \.png"):
