@@ -5,12 +5,12 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from aplc.data.tokens import TokenCache
 
 from aplc.data.batches import Batches, Collator, by_length, prefetch
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import SPECIALS, Tokenizer
-from aplc.data.tokens import TokenCache
 from aplc.errors import CorpusError, ModelError
 
 TEXTS = ["the quick brown fox", "jumps over the lazy dog", "  ", "the the the\nfox\tdog"]

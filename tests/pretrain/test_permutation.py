@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from aplc.data.tokens import TokenCache
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
@@ -11,7 +12,6 @@ from tokenizers import models
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
-from aplc.data.tokens import TokenCache
 from aplc.pretrain.config import ObjectiveConfig
 from aplc.pretrain.permutation import CONTEXT, choose_targets, make_batch, perm_mask, target_mapping
 from aplc.pretrain.segments import Segments, Text

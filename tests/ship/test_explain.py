@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from aplc.predict.explain import characters_read, explain, parts_of
 from aplc.store.folder import TrainedTagger
 from aplc.train.relabel import merge_labels
-from aplc.predict.explain import characters_read, explain, parts_of
 
 
 @pytest.fixture(scope="module")
