@@ -11,7 +11,8 @@ import transformers
 
 from aplc.config import ModelConfig
 from aplc.errors import ModelError
-from aplc.nn.encoder import Encoder, build_encoder, choose_pooling, pool, split_windows
+from aplc.nn.encoder import Encoder, build_encoder
+from aplc.nn.pooling import choose_pooling, pool, split_windows
 from aplc.nn.xlnet import XLNet, XLNetConfig
 
 NEW = ModelConfig(encoder="new", layers=2, width=32, heads=2, inner_width=64, dropout=0.0)
