@@ -27,15 +27,6 @@ FAMILIES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny products gain nothing from a second thread, and wait for it when the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def rows(lengths, tokens, *, left=True, seed=0):
     """Whole documents `text <sep> <cls>` (4, 3), or `[CLS] text [SEP]` (1, 2) padded on the right."""
     generator = torch.Generator().manual_seed(seed)

@@ -17,15 +17,6 @@ from aplc.nn.xlnet import XLNet, XLNetConfig
 SIZES = {"vocab_size": 90, "d_model": 48, "n_layer": 3, "n_head": 4, "d_inner": 96}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny products gain nothing from a second thread, and wait for it when the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def pair(seed=0, std=0.1, **changes):
     """(ours, theirs) in eval mode with the same weights, larger than those of a new model so that every term counts."""
     sizes = {**SIZES, "mem_len": None, **changes}

@@ -316,8 +316,8 @@ def _check_vocabulary(n_embeddings: int, vocab_size: int, folder: Path, *, exact
     spare = 0 if exact else min(128, n_embeddings // 100)
     if not 0 <= n_embeddings - vocab_size <= spare:
         raise ModelError(
-            f"{folder}: the tokenizer has {vocab_size:,} pieces and the encoder {n_embeddings:,} embeddings; they are of "
-            f"different models. Put the tokenizer of these weights (spiece.model or tokenizer.json) into {folder}"
+            f"{folder}: the tokenizer has {vocab_size:,} pieces and the encoder {n_embeddings:,} embeddings; they are "
+            f"of different models. Put the tokenizer of these weights (spiece.model or tokenizer.json) into {folder}"
         )
 
 

@@ -21,7 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from aplc.nn.clusters import PADDING, LabelClusters, Targets
+from aplc.nn.clusters import LabelClusters
+from aplc.nn.targets import PADDING, Targets
 from aplc.nn.topk import TopK
 
 
