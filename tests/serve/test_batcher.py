@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from aplc.ship.batcher import Batcher, ClosedError, QueueFullError
+from aplc.serve.batcher import Batcher, ClosedError, QueueFullError
 
 
 class Model:

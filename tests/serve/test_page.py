@@ -9,7 +9,8 @@ import pytest
 import browser
 from aplc.data.labels import LabelSet
 from aplc.folder import ModelFolder
-from aplc.ship.serve import Server, Service, _listen, make_app
+from aplc.serve.app import Service, make_app
+from aplc.serve.server import Server, listen
 
 NASTY = "<img src=x onerror=window.hacked=1>"
 TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"
@@ -23,9 +24,9 @@ def address(trained):
     renamed = ModelFolder(
         folder.config, folder.model, folder.tokenizer, LabelSet(names, folder.labels.counts), folder.n_documents
     )
-    listener = _listen("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = Server(make_app(Service(renamed, "topics")), listener)
+    server = Server(make_app(Service(renamed, "topics")))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from aplc import Tagger
 from aplc.folder import ModelFolder
-from aplc.ship.guard import Limits
-from aplc.ship.serve import Service, make_app
+from aplc.serve.app import Service, make_app
+from aplc.serve.guard import Limits
 from test_cli import aplc
 
 LIMITS = Limits(body=20_000, texts=8, queue=10, requests=4)
@@ -171,12 +171,12 @@ def test_labels_are_found_by_parts_of_their_names(client, service):
         return [label["name"] for label in client.get("/labels", params=params).json()["labels"]]
 
     assert names(query="MÉ") == ["météo"]
-    assert set(names(query="s")) == {name for name in service.folder.labels.names if "s" in name}
+    assert set(names(query="s")) == {name for name in service.tagger.labels.names if "s" in name}
     assert names(query="a")[0] == "animals"  # begins with it; the others only contain it
     assert names(query="c, c") == names(query="music, classical") == ["music, classical"]
     assert names(query="o\nf") == names(query="x\n") == names(query="zebra") == []
-    assert names() == list(service.folder.labels.names)
-    assert names(limit=2, offset=1) == list(service.folder.labels.names[1:3])
+    assert names() == list(service.tagger.labels.names)
+    assert names(limit=2, offset=1) == list(service.tagger.labels.names[1:3])
     assert client.get("/labels", params={"query": "s", "limit": 1}).json()["found"] == len(names(query="s"))
     (found,) = client.get("/labels", params={"query": "rare"}).json()["labels"]
     assert found == {"name": "rare", "documents": 8, "cluster": "tail 1"}

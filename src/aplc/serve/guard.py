@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from aplc.ship.metrics import Metrics
+from aplc.serve.metrics import Metrics
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from schemathesis.specs.openapi.checks import (
 
 from aplc import Tagger
 from aplc.folder import ModelFolder
-from aplc.ship.metrics import resident_memory
-from aplc.ship.serve import Service, make_app
+from aplc.serve.app import Service, make_app
+from aplc.serve.metrics import resident_memory
 from conftest import topic_rows
 from load import JSON, call, run_load, serving
 
