@@ -21,8 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from aplc import Tagger
 from aplc.data.corpus import Corpus
 from aplc.data.formats import read_documents
-from aplc.serve.metrics import resident_memory
-from load import run_load, serving
+from load import resident_memory, run_load, serving
 
 
 def one_at_a_time(tagger: Tagger, texts: list[str], seconds: float) -> tuple[float, float]:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 JSON = {"Content-Type": "application/json"}
 
@@ -51,6 +52,20 @@ def call(port, method, path, body=None, headers=JSON):
         return answer.status, answer.read()
     finally:
         connection.close()
+
+
+def read_metrics(text):
+    """What /metrics answers, as numbers by name."""
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def resident_memory(pid):
+    """Bytes of memory a process has in use; None where the system has no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
 
 
 @dataclass

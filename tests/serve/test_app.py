@@ -11,7 +11,7 @@ from aplc import Tagger
 from aplc.folder import ModelFolder
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Limits
-from test_cli import aplc
+from load import read_metrics
 
 LIMITS = Limits(body=20_000, texts=8, queue=10, requests=4)
 
@@ -183,16 +183,27 @@ def test_labels_are_found_by_parts_of_their_names(client, service):
     sentence(client.get("/labels", params={"limit": 0}), 422)
 
 
-def test_health_and_metrics(client, service):
+def test_health_and_metrics(client):
     assert client.get("/health").json()["labels"] == 6
     client.get("/no/such/page")
-    lines = client.get("/metrics").text.splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert values['aplc_requests_total{path="other",status="404"}'] == "1"
-    assert int(values['aplc_requests_total{path="/health",status="200"}']) >= 1
-    assert values['aplc_request_seconds_bucket{le="+Inf"}'] == values["aplc_request_seconds_count"]
-    assert int(values["aplc_texts_total"]) == service.batcher.texts > 0
-    assert int(values["process_resident_memory_bytes"]) > 0
+    before = read_metrics(client.get("/metrics").text)
+    client.post("/tag", json={"texts": ["cat", "rain"]})
+    after = read_metrics(client.get("/metrics").text)
+    assert after['aplc_requests_total{path="other",status="404"}'] == 1
+    assert after['aplc_requests_total{path="/health",status="200"}'] >= 1
+    assert after['aplc_request_seconds_bucket{le="+Inf"}'] == after["aplc_request_seconds_count"]
+    assert after["aplc_texts_total"] == before["aplc_texts_total"] + 2
+    assert after["aplc_batches_total"] == before["aplc_batches_total"] + 1
+    assert after["aplc_in_flight"] == 1  # the request for these figures
+    assert after["aplc_queue_texts"] == 0
+    assert after["process_resident_memory_bytes"] > 0
+
+
+def test_services_of_one_process_count_apart(client, trained):
+    client.post("/tag", json={"text": "cat"})
+    service = Service.load(trained)
+    with TestClient(make_app(service)) as other:
+        assert read_metrics(other.get("/metrics").text)["aplc_texts_total"] == 0
 
 
 def test_token_is_asked_for(service):
@@ -236,18 +247,6 @@ def test_closed_service_says_503(trained):
     with TestClient(make_app(service)) as client:
         service.batcher.close()
         assert "shutting down" in sentence(client.post("/tag", json={"text": "cat"}), 503)
-
-
-def test_port_in_use_and_missing_model_are_one_line(trained, tmp_path, unused_port):
-    done = aplc("serve", tmp_path / "none", "--port", unused_port)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = aplc("serve", trained, "--host", "no.such.host.invalid")
-    assert done.returncode == 2
-    assert "--host" in done.stderr
-    for token in ("schlüssel", ""):
-        done = aplc("serve", trained, "--token", token)
-        assert done.returncode == 2
-        assert "ASCII" in done.stderr
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])

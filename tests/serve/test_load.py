@@ -23,9 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from aplc import Tagger
 from aplc.folder import ModelFolder
 from aplc.serve.app import Service, make_app
-from aplc.serve.metrics import resident_memory
 from conftest import topic_rows
-from load import JSON, call, run_load, serving
+from load import JSON, call, read_metrics, resident_memory, run_load, serving
 
 CASES = int(os.environ.get("APLC_CASES", "60"))
 """schemathesis' requests of each kind; many more for a run by hand."""
@@ -57,9 +56,8 @@ def test_64_clients_get_their_own_answers(server, texts, expected):
     assert (load.wrong[:1], load.lost[:1], load.refused) == ([], [], 0)
     if before is not None:
         assert resident_memory(process.pid) < before + (20 << 20)
-    metrics = call(port, "GET", "/metrics", headers=HEADERS)[1].decode()
-    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    assert int(values["aplc_texts_total"]) > 1.5 * int(values["aplc_batches_total"])  # batches did fill
+    metrics = read_metrics(call(port, "GET", "/metrics", headers=HEADERS)[1].decode())
+    assert metrics["aplc_texts_total"] > 1.5 * metrics["aplc_batches_total"]  # batches did fill
 
 
 def test_server_survives_what_is_too_large_or_cut_short(server):

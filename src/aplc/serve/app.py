@@ -27,7 +27,7 @@ from aplc.predict import BATCH, name_tags, predict_documents
 from aplc.serve import schema
 from aplc.serve.batcher import Batcher, ClosedError, QueueFullError, Tags
 from aplc.serve.guard import FAILED, Guard, Limits, RefusalError
-from aplc.serve.metrics import Metrics
+from aplc.serve.metrics import ServerMetrics
 from aplc.ship.explain import MAX_PARTS, explain
 
 ANSWER_TIMEOUT = 60.0
@@ -46,8 +46,9 @@ class Service:
 
     def __init__(self, tagger: ModelFolder, name: str, *, limits: Limits | None = None) -> None:
         self.tagger, self.name, self.limits = tagger, name, limits or Limits()
-        self.metrics = Metrics()
+        self.metrics = ServerMetrics()
         self.batcher = Batcher(self._tag, batch_size=BATCH, capacity=self.limits.queue)
+        self.metrics.queue_texts.set_function(lambda: self.batcher.waiting)
         # One string of all names: finding a part of a name in a million takes milliseconds.
         names = [name.casefold() for name in tagger.labels.names]
         self._haystack = "\n" + "\n".join(names) + "\n"
@@ -68,11 +69,14 @@ class Service:
 
     def _tag(self, texts: list[str], k: int) -> list[Tags]:
         tagger = self.tagger
-        return [
+        tags = [
             name_tags(tagger, ids[i], probs[i])
             for block, ids, probs in predict_documents(tagger, map(Document, texts), min(k, len(tagger.labels)))
             for i in range(len(block))
         ]
+        self.metrics.batches.inc()
+        self.metrics.texts.inc(len(texts))
+        return tags
 
     def tagged(self, tags: Tags, threshold: float) -> dict[str, Any]:
         """The answer for one text, as `schema.Tagged` describes it."""
@@ -109,12 +113,6 @@ class Service:
             found.append(bisect_right(self._starts, at) - 1)
             at = self._haystack.find(part, self._starts[found[-1] + 1])
         return found
-
-    def render_metrics(self) -> str:
-        batcher = self.batcher
-        return self.metrics.render(
-            queue_texts=batcher.waiting, texts_total=batcher.texts, batches_total=batcher.batches
-        )
 
 
 async def _result(future: "Future[Any]") -> Any:
@@ -223,7 +221,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/metrics", response_class=Response, responses=schema.problems(401))
     async def metrics() -> Response:
         """Counters for Prometheus."""
-        return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
     async def refuse_error(request: Request, error: Exception) -> Response:
         return _refusal_response(error)

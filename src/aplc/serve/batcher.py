@@ -44,8 +44,6 @@ class Batcher:
         self.tag, self.batch_size, self.wait, self.capacity = tag, batch_size, wait, capacity
         self.waiting = 0
         """Texts in the queue."""
-        self.batches = self.texts = 0
-        """Calls of the model so far, and texts that they tagged."""
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -117,8 +115,6 @@ class Batcher:
             for job in jobs:  # one text that the model can't read must not cost the others their answers
                 self._tag([job])
             return
-        self.batches += 1
-        self.texts += len(texts)
         start = 0
         for job in jobs:
             stop = start + len(job.texts)

@@ -12,9 +12,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aplc.serve.metrics import Metrics
+if TYPE_CHECKING:  # `Limits` can be imported without the extra; `server.py` says what is missing
+    from aplc.serve.metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,14 @@ class Guard:
     """Wraps `app`. `open_paths` need no token; `known_paths` are counted by name, all others as "other"."""
 
     def __init__(
-        self, app: App, *, limits: Limits, metrics: Metrics, token: str | None, open_paths: set[str], paths: set[str]
+        self,
+        app: App,
+        *,
+        limits: Limits,
+        metrics: "ServerMetrics",
+        token: str | None,
+        open_paths: set[str],
+        paths: set[str],
     ) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.expected = None if token is None else f"Bearer {token}".encode()
@@ -102,7 +110,7 @@ class Guard:
         finally:
             self.metrics.in_flight -= 1
             path = scope["path"] if scope["path"] in self.paths else "other"
-            self.metrics.count(path, status, time.monotonic() - start)
+            self.metrics.count_request(path, status, time.monotonic() - start)
 
     async def _admit(self, scope: MutableMapping[str, Any], receive: Receive) -> Receive:
         """Check everything but the content; the way to receive the body that has been read."""

@@ -21,9 +21,10 @@ from aplc.errors import AplcError
 
 try:
     import fastapi  # noqa: F401
+    import prometheus_client  # noqa: F401
     import uvicorn
 except ImportError as error:
-    raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn") from error
+    raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
 
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Guard, Limits
