@@ -1,4 +1,4 @@
-"""Guards the API in this process: the model's own answers, every limit with its status and a sentence, the token."""
+"""Guards the API: answers are the model's own, every limit has its status and a sentence, the token is required."""
 
 import asyncio
 import json
@@ -64,13 +64,13 @@ def test_several_texts_keep_their_order(client, tagger):
 
 
 @pytest.mark.parametrize("rule", [{}, {"threshold": 0.0}, {"threshold": 0.0, "top_k": 2}])
-def test_how_many_labels_as_predict_has_it(client, tagger, rule):
-    """Five by default, but no such limit beside a threshold: the model has six labels."""
+def test_number_of_labels_is_that_of_predict(client, tagger, rule):
+    """Five by default, but all six of the model with a threshold of zero."""
     answer = client.post("/tag", json={"text": "cat on rail", **rule}).json()
     assert pairs(answer["tags"]) == close_to(tagger.predict("cat on rail", **rule))
 
 
-def test_more_labels_than_there_are(client):
+def test_top_k_beyond_the_number_of_labels_gives_all(client):
     assert len(client.post("/tag", json={"text": "cat", "top_k": 1000}).json()["tags"]) == 6
 
 
@@ -109,13 +109,13 @@ def test_more_labels_than_there_are(client):
         (b'{"text": "cat", "topk": 5}', "body.topk: there is no such field"),
     ],
 )
-def test_wrong_input_gets_a_sentence(client, body, words):
+def test_invalid_input_is_refused_with_a_sentence(client, body, words):
     answer = client.post("/tag", content=body, headers={"Content-Type": "application/json"})
     assert words in sentence(answer, 422)
     assert client.get("/health").status_code == 200
 
 
-def test_missing_header_is_said(client):
+def test_missing_content_type_is_named(client):
     answer = client.post(
         "/tag", content=b'{"text": "cat"}', headers={"Content-Type": "application/x-www-form-urlencoded"}
     )
@@ -124,7 +124,7 @@ def test_missing_header_is_said(client):
 
 def test_limits_have_their_own_status(client):
     assert "20,000 bytes" in sentence(client.post("/tag", json={"text": "a" * 20_000}), 413)
-    assert "9 texts, at most 8" in sentence(client.post("/tag", json={"texts": ["a"] * 9}), 422)
+    assert "9 texts, a call may have 8" in sentence(client.post("/tag", json={"texts": ["a"] * 9}), 422)
 
     def chunks():  # no Content-Length to go by
         yield from [b"a" * 10_000] * 3
@@ -156,7 +156,7 @@ def test_full_queue_is_429_and_too_many_requests_503(service, client):
     assert client.post("/tag", json={"text": "cat"}).status_code == 200
 
 
-def test_explanation_of_a_label(client):
+def test_explanation_finds_the_word_that_speaks_for_a_label(client):
     text = "😀 violin rain"
     answer = client.post("/explain", json={"text": text, "label": "météo"}).json()
     effects = {text[word["start"] : word["stop"]]: word["effect"] for word in answer["words"]}
@@ -206,7 +206,7 @@ def test_services_of_one_process_count_apart(client, trained):
         assert read_metrics(other.get("/metrics").text)["aplc_texts_total"] == 0
 
 
-def test_token_is_asked_for(service):
+def test_token_is_required(service):
     with TestClient(make_app(service, token="secret")) as client:
         body = {"text": "cat"}
         for headers in ({}, {"Authorization": "secret"}, {"Authorization": "Bearer wrong"}, {"Authorization": b"\xff"}):
@@ -220,13 +220,13 @@ def test_token_is_asked_for(service):
         good = {"Authorization": "Bearer secret"}
         service.metrics.in_flight += LIMITS.requests
         assert client.post("/tag", json=body, headers=good).status_code == 503
-        sentence(client.post("/tag", json=body), 401)  # however busy it is
+        sentence(client.post("/tag", json=body), 401)  # also while it is busy
         service.metrics.in_flight -= LIMITS.requests
         assert client.post("/tag", json=body, headers=good).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"token": []}]
 
 
-def test_pages_ask_for_nothing_from_elsewhere(client):
+def test_pages_load_nothing_from_other_servers(client):
     for path in ("/", "/docs", "/page.css", "/page.js", "/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
@@ -235,14 +235,14 @@ def test_pages_ask_for_nothing_from_elsewhere(client):
     assert "innerHTML" not in client.get("/page.js").text + client.get("/docs.js").text
 
 
-def test_api_description_matches_what_is_checked(client):
+def test_api_description_has_every_path_and_status(client):
     api = client.get("/openapi.json").json()
     assert set(api["paths"]) == {"/tag", "/explain", "/labels", "/health", "/metrics"}
     assert {"413", "422", "429", "503"} <= set(api["paths"]["/tag"]["post"]["responses"])
     assert json.dumps(api).count("HTTPValidationError") == 0
 
 
-def test_closed_service_says_503(trained):
+def test_closed_service_answers_503(trained):
     service = Service(ModelFolder.load(trained), "topics")
     with TestClient(make_app(service)) as client:
         service.batcher.close()
@@ -250,8 +250,8 @@ def test_closed_service_says_503(trained):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])
-def test_requests_without_the_token_take_no_places(service, path):
-    """As many as there are places, whose bodies never end: one with the token is answered meanwhile."""
+def test_requests_without_the_token_do_not_count_against_the_limit(service, path):
+    """As many as the limit allows, whose bodies never end; one with the token is still answered."""
     app = make_app(service, token="secret")
 
     async def send_answers(answers, headers, body):
@@ -267,14 +267,14 @@ def test_requests_without_the_token_take_no_places(service, path):
         await app(scope, receive, send)
 
     async def answered():
-        strangers = [asyncio.create_task(send_answers([], [], None)) for _ in range(LIMITS.requests)]
+        waiting = [asyncio.create_task(send_answers([], [], None)) for _ in range(LIMITS.requests)]
         await asyncio.sleep(0)
-        assert app.strangers == LIMITS.requests
+        assert app.without_token == LIMITS.requests
         answers = []
         await send_answers(answers, [(b"authorization", b"Bearer secret")], b"")
-        for task in strangers:
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
-        return answers[0]["status"], app.strangers
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return answers[0]["status"], app.without_token
 
     assert asyncio.run(answered()) == (200, 0)

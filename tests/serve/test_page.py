@@ -1,4 +1,4 @@
-"""Guards the page in a real browser: paste, tag, slide, click, copy, and nothing of a text or a label runs."""
+"""Guards the page in a real browser: paste, tag, slide, click, copy; and no text or label can run as code."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"
 
 @pytest.fixture(scope="module")
 def address(trained):
-    """A server in a thread, of a model one of whose labels is nasty."""
+    """A server in a thread; one of its model's labels is HTML."""
     folder = ModelFolder.load(trained)
     names = tuple(NASTY if name == "music, classical" else name for name in folder.labels.names)
     renamed = ModelFolder(
@@ -63,7 +63,7 @@ def labels(chromium):
 
 
 def quiet(chromium, address):
-    """No message in the console, nothing that ran, no request elsewhere."""
+    """Nothing in the console, no injected code, no request to another server."""
     assert chromium.of("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown") == []
     assert chromium.run("typeof window.hacked") == "undefined"
     requests = [event["request"]["url"] for event in chromium.of("Network.requestWillBeSent")]
@@ -117,7 +117,7 @@ def test_paste_tag_slide_click_copy(chromium, address, width, dark):
     quiet(chromium, address)
 
 
-def test_empty_text_and_refusals_are_said(chromium, address):
+def test_empty_text_and_refusals_show_a_message(chromium, address):
     chromium.open(f"{address}/", 1280, 900)
     chromium.run("document.getElementById('tag').click()")
     assert "Paste a text" in chromium.run("document.getElementById('status').textContent")
@@ -127,7 +127,7 @@ def test_empty_text_and_refusals_are_said(chromium, address):
     assert chromium.run("document.getElementById('results').hidden")
 
 
-def test_everything_is_reached_by_keyboard(chromium, address):
+def test_every_control_is_reached_by_keyboard(chromium, address):
     chromium.open(f"{address}/", 1280, 900)
     chromium.run("document.getElementById('text').value = 'violin'; document.getElementById('tag').click()")
     wait_for(chromium, "document.querySelectorAll('#labels button').length > 0")

@@ -31,7 +31,7 @@ from aplc.serve.metrics import ServerMetrics
 from aplc.ship.explain import MAX_PARTS, explain
 
 ANSWER_TIMEOUT = 60.0
-"""Seconds after which a caller is told that the model is too busy."""
+"""Seconds a caller waits for the model before it is told to try again later."""
 PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/docs": ("docs.html", "text/html; charset=utf-8"),
@@ -42,7 +42,7 @@ PAGES = {
 
 
 class Service:
-    """What the routes do, without HTTP: a model, its queue and its label index."""
+    """What the routes do, without HTTP: a model, its queue, its metrics and an index of its labels."""
 
     def __init__(self, tagger: ModelFolder, name: str, *, limits: Limits | None = None) -> None:
         self.tagger, self.name, self.limits = tagger, name, limits or Limits()
@@ -90,12 +90,12 @@ class Service:
         }
 
     def search(self, query: str, limit: int, offset: int) -> dict[str, Any]:
-        """Labels that contain the query in any case: those that begin with it first, then by falling frequency."""
+        """Labels that contain the query, in any case: first those that begin with it, each group by frequency."""
         folded = query.casefold()
-        begins = self._find("\n" + folded)
-        first = set(begins)
+        first = self._find("\n" + folded)
+        seen = set(first)
         labels = self.tagger.labels
-        found = begins + [i for i in self._find(folded) if i not in first]
+        found = first + [i for i in self._find(folded) if i not in seen]
         found = [i for i in found if labels.active[i] and labels.stands_for[i] == i]
         shown = [
             {"name": labels.names[i], "documents": int(labels.counts[i]), "cluster": self.cluster_name(i)}
@@ -104,7 +104,7 @@ class Service:
         return {"found": len(found), "labels": shown}
 
     def _find(self, part: str) -> list[int]:
-        """Ids of the names that contain `part`; a leading line break stands for a name's beginning."""
+        """Ids of the names that contain `part`; a leading line break matches the beginning of a name."""
         if "\n" in part[1:] or not part.strip("\n"):
             return [] if "\n" in part[1:] else list(range(len(self.tagger.labels)))
         found: list[int] = []
@@ -186,7 +186,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if len(texts) > service.limits.texts:
             raise RefusalError(
                 422,
-                f"body.texts has {len(texts):,} texts, at most {service.limits.texts:,} a call; send several calls.",
+                f"body.texts has {len(texts):,} texts, a call may have {service.limits.texts:,}; send several calls.",
             )
         rule = Rule(top_k=request.top_k, threshold=request.threshold)
         with _queue_errors():
@@ -196,7 +196,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/explain", response_model=schema.Explained, responses={**refused, **schema.problems(404)})
     async def explain_label(request: schema.ExplainRequest) -> Response:
-        """Which words of a text speak for a label: each is left out in turn (docs/serving.md)."""
+        """Which words of a text speak for a label: each is left out in turn, and the change is measured."""
         if request.label not in labels.index:
             raise RefusalError(404, "The model has no such label; GET /labels finds those it has.")
         with _queue_errors():
@@ -235,11 +235,11 @@ def _refusal_response(error: Exception) -> Response:
         refusal = RefusalError(422, _sentence(error))
     elif isinstance(error, HTTPException):
         cures = {
-            404: "There is no such page; /docs lists what there is.",
-            405: "Not with this method; /docs lists what there is.",
+            404: "There is no such page; /docs lists the pages there are.",
+            405: "This page does not accept this method; /docs lists those it accepts.",
         }
         status, words = error.status_code, cures.get(error.status_code, str(error.detail))
-        if status == 400:  # bytes that are no UTF-8, or brackets beyond the parser's depth
+        if status == 400:  # bytes that are not UTF-8, or brackets nested too deeply for the parser
             status, words = 422, "The body can't be read as JSON."
         refusal = RefusalError(status, words, **(error.headers or {}))
     elif isinstance(error, RefusalError):
@@ -259,11 +259,11 @@ def _sentence(error: RequestValidationError) -> str:
         where = ".".join(str(place)[:40] for place in problem["loc"])
         what = str(problem["msg"]).removeprefix("Value error, ")
         if problem["type"] == "string_unicode":
-            what = "half of a surrogate pair is no Unicode"
+            what = "half of a surrogate pair is not valid Unicode"
         elif problem["type"] == "model_attributes_type":
             what = "must be a JSON object, sent with the header Content-Type: application/json"
         elif problem["type"] == "extra_forbidden":
-            what = "there is no such field; /docs lists those there are"
+            what = "there is no such field; /docs lists the fields"
         parts.append(f"{where}: {what}")
     return "; ".join(parts) + "."
 

@@ -35,7 +35,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Server(uvicorn.Server):
-    """uvicorn that stops without losing a request, and exits with 0 then."""
+    """uvicorn that stops without losing a request, and then exits with 0."""
 
     def __init__(self, guard: Guard) -> None:
         config = uvicorn.Config(
@@ -45,26 +45,30 @@ class Server(uvicorn.Server):
         self.guard = guard
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit  # the second time at once
+        # uvicorn's own raises the signal again after the shutdown, and the process would end as if killed.
+        self.force_exit = self.should_exit  # a second signal stops it at once
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, but first take what the system has accepted for us; then one last answer a connection."""
+        """Accept the connections that wait, stop listening, and give every connection time for one last request.
+
+        uvicorn's own resets connections that wait, and closes idle ones while a request is on its way.
+        """
         self.guard.closing = True
         loop = asyncio.get_running_loop()
-        taken = []
+        accepted = []
         for listener in sockets or []:
             with contextlib.suppress(BlockingIOError):
                 while True:
-                    taken.append(listener.accept()[0])
+                    accepted.append(listener.accept()[0])
         for server in self.servers:
             server.close()
-        for connection in taken:
+        for connection in accepted:
             connection.setblocking(False)
             protocol: Any = self.config.http_protocol_class
-            made = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+            make = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
             with contextlib.suppress(OSError):
-                await loop.connect_accepted_socket(made, connection)
+                await loop.connect_accepted_socket(make, connection)
         deadline = loop.time() + DRAIN_TIME
         while self.server_state.connections and loop.time() < deadline and not self.force_exit:
             await asyncio.sleep(0.02)
@@ -80,10 +84,10 @@ def serve(
     limits: Limits | None = None,
     screen: Screen | None = None,
 ) -> None:
-    """Serve a model folder until SIGTERM or Ctrl-C."""
+    """Serve a model folder until SIGTERM or Ctrl-C. `token`: what callers must send; None lets everyone in."""
     screen = screen or Screen(quiet=True)
     if token is not None and (not token.isascii() or not token.strip()):
-        raise AplcError("--token: must be ASCII and not empty")
+        raise AplcError("--token: a token must be ASCII and not empty")
     listener = listen(host, port)
     service = Service.load(model, limits=limits)
     shown = f"[{host}]" if ":" in host else host
@@ -92,12 +96,13 @@ def serve(
         f"{'with a token' if token else 'without a token'}; Ctrl-C stops it"
     )
     if token is None and host not in LOOPBACK:
-        screen.say("anyone who reaches this address can use the model: set APLC_TOKEN to ask for a token")
+        screen.say("anyone who can reach this address can use the model; set APLC_TOKEN to require a token")
     Server(make_app(service, token=token)).run(sockets=[listener])
     screen.say("stopped")
 
 
 def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 is any free one."""
     try:
         family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, number)
@@ -106,5 +111,6 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
         listener.setblocking(False)
     except OSError as error:
-        raise AplcError(f"can't listen on {host}, port {port} ({error.strerror}); pass --host and --port") from None
+        problem = f"can't listen on {host}, port {port} ({error.strerror}); choose another --host or --port"
+        raise AplcError(problem) from None
     return listener
