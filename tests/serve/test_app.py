@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from aplc import Tagger
 from aplc.folder import ModelFolder
+from aplc.serve import guard
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Limits
 from load import read_metrics
@@ -47,6 +48,19 @@ def pairs(tags):
 
 def close_to(tags):
     return [(label, pytest.approx(p, abs=1e-5)) for label, p in tags]
+
+
+async def status_of(app, method, path, receive, headers):
+    """Call the ASGI application without a client, so that a test decides when the parts of a body arrive."""
+    answers = []
+
+    async def send(message):
+        answers.append(message)
+
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": encoded, "query_string": b""}
+    await app(scope, receive, send)
+    return answers[0]["status"]
 
 
 def test_one_text_is_tagged_as_the_model_tags_it(client, tagger):
@@ -130,6 +144,18 @@ def test_limits_have_their_own_status(client):
         yield from [b"a" * 10_000] * 3
 
     sentence(client.post("/tag", content=chunks(), headers={"Content-Type": "application/json"}), 413)
+
+
+def test_body_within_a_large_limit_is_read_to_its_end(service, monkeypatch):
+    monkeypatch.setattr(guard, "MAX_DISCARDED", 1)
+    parts = [b'{"text": ', b'"violin', b'"}']
+
+    async def receive():
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    assert (
+        asyncio.run(status_of(make_app(service), "POST", "/tag", receive, {"content-type": "application/json"})) == 200
+    )
 
 
 def test_full_queue_is_429_and_too_many_requests_503(service, client):
@@ -254,27 +280,18 @@ def test_requests_without_the_token_do_not_count_against_the_limit(service, path
     """As many as the limit allows, whose bodies never end; one with the token is still answered."""
     app = make_app(service, token="secret")
 
-    async def send_answers(answers, headers, body):
-        async def receive():
-            if body is None:
-                await asyncio.sleep(60)
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message):
-            answers.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "query_string": b""}
-        await app(scope, receive, send)
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def answered():
-        waiting = [asyncio.create_task(send_answers([], [], None)) for _ in range(LIMITS.requests)]
+        endless = asyncio.Event().wait
+        waiting = [asyncio.create_task(status_of(app, "GET", path, endless, {})) for _ in range(LIMITS.requests)]
         await asyncio.sleep(0)
         assert app.without_token == LIMITS.requests
-        answers = []
-        await send_answers(answers, [(b"authorization", b"Bearer secret")], b"")
+        status = await status_of(app, "GET", path, receive, {"authorization": "Bearer secret"})
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        return answers[0]["status"], app.without_token
+        return status, app.without_token
 
     assert asyncio.run(answered()) == (200, 0)

@@ -25,7 +25,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 MAX_DISCARDED = 64 << 20
-"""Bytes of a body that are read at most, beyond its limit, so that the client gets to read the refusal."""
+"""Bytes that are read beyond the limit of a body, so that the client gets to read the refusal."""
 BODY_TIMEOUT = 30.0
 """Seconds a body may take to arrive."""
 FAILED = "The server failed on this request; its log says why."
@@ -127,7 +127,7 @@ class Guard:
         try:
             async with asyncio.timeout(BODY_TIMEOUT):
                 more = True
-                while more and total <= MAX_DISCARDED:
+                while more and total <= self.limits.body + MAX_DISCARDED:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         break
