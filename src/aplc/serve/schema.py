@@ -46,7 +46,7 @@ class TagRequest(BaseModel):
         ge=1,
         le=MAX_TOP_K,
         strict=True,
-        description="Most labels of a text: 5 by default, 100 with a threshold.",
+        description="At most this many labels for a text: 5 by default, 100 with a threshold.",
     )
     threshold: float | None = Field(
         None, ge=0, le=1, strict=True, allow_inf_nan=False, description="Leave out labels less probable than this."
