@@ -61,6 +61,7 @@ class Service:
         return cls(ModelFolder.load(model), model.name or str(model), limits=limits)
 
     def cluster_name(self, label_id: int) -> str:
+        """head, tail 1, ..., or added 1, ... for labels that came after training."""
         clusters = self.tagger.model.clusters
         i, n_tails = bisect_right(clusters.bounds, label_id) - 1, len(clusters.cutoffs)
         if i > n_tails:
@@ -220,7 +221,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, responses=schema.problems(401))
     async def metrics() -> Response:
-        """Counters for Prometheus."""
+        """Metrics for Prometheus."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
     async def refuse_error(request: Request, error: Exception) -> Response:

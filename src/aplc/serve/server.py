@@ -3,7 +3,7 @@
     aplc serve demo/model
     curl -d '{"text": "Evoked potentials in children."}' -H 'Content-Type: application/json' localhost:8000/tag
 
-One process, one model, one thread that calls it (`batcher.py`); the event loop only talks. When asked to stop, the
+One process, one model, one thread that calls it (`batcher.py`); the event loop does the HTTP. When asked to stop, the
 server accepts no new connections, answers every request it has received, and tells clients that keep a connection open
 to close it.
 """
