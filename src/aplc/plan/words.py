@@ -3,8 +3,8 @@
     aplc plan corpus --preset words
 
 The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a
-product with it and sparse products: one of each where there are no more documents than that, else those of a few iterations
-of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
+product with it and sparse products: one of each where there are no more documents than that, else those of a few
+iterations of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
