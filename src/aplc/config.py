@@ -98,9 +98,7 @@ class ModelConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.encoder == "words":
-            raise AplcError(
-                "model.encoder = 'words' has become a kind of model; use --preset words, or model.kind=words"
-            )
+            raise AplcError("model.encoder = 'words' is a kind of model now; use --preset words or model.kind=words")
         check("model", "hidden_width", self.hidden_width, self.hidden_width >= 1, "at least 1")
         check("model", "hidden_dropout", self.hidden_dropout, 0 <= self.hidden_dropout < 1, "in [0, 1)")
 

@@ -153,7 +153,7 @@ def export(
     int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="Compare both models on its test part; without it, on texts of random label names."),
+        typer.Option(help="Compare both models on its test part; without it, on random label names."),
     ] = None,
 ) -> None:
     """Export a model to ONNX, and measure how far the result is from the original."""
