@@ -21,10 +21,10 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from aplc import Tagger
-from aplc.store.folder import TrainedTagger
 from aplc.ship.metrics import resident_memory
 from aplc.ship.serve import Service, make_app
-from conftest import topic_rows
+from aplc.store.folder import TrainedTagger
+from helpers import topic_rows
 from load import JSON, call, run_load, serving
 
 CASES = int(os.environ.get("APLC_CASES", "60"))
