@@ -114,18 +114,20 @@ def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
 
 def test_fit_that_fails_leaves_no_run_behind(tmp_path):
     """So that the same command works once its corpus or settings are mended."""
-    corpus, out = write(tmp_path / "c.jsonl", '{"text": "one", "labels": ["a"]}\n' * 2), tmp_path / "model"
-    words = '{"text": "w", "labels": ["a"]}\n{"text": "v", "labels": ["b"]}\n'
-    fails(aplc("train", write(tmp_path / "d.jsonl", words), "--preset", "words", "--out", out), "two training documents")
-    ok(aplc("train", corpus, "--preset", "words", "--out", out))
+    out, corpus = tmp_path / "model", tmp_path / "corpus.jsonl"
+    call = ["train", corpus, "--preset", "words", "--out", out]
+    write(corpus, '{"text": "w", "labels": ["a"]}\n{"text": "v", "labels": ["b"]}\n')
+    fails(aplc(*call), "two training documents")
+    write(corpus, '{"text": "one", "labels": ["a"]}\n' * 2)
+    ok(aplc(*call))
     write(out / "run.json", "{")
-    fails(aplc("train", corpus, "--preset", "words", "--out", out, "--resume"), "run.json")
+    fails(aplc(*call, "--resume"), "run.json")
 
 
 def test_usage_errors_name_the_commands_own_help():
     fails(aplc("train", "corpus", "--epochs", 3), "--epochs", "(see aplc train --help)")
     fails(aplc("labels", "retire"), "(see aplc labels retire --help)")
-    assert "words, " in ok(aplc("train", "--help"))
+    assert "words;" in ok(aplc("train", "--help"))
 
 
 def test_missing_pretrained_weights_say_where_to_put_them(corpus, tmp_path):
