@@ -19,9 +19,7 @@ from aplc.pretrain.config import PretrainConfig
 from aplc.pretrain.objective import PermutationLM
 from aplc.pretrain.prepare import open_texts, prepare
 from aplc.pretrain.run import pretrain
-from conftest import TOPICS, Recorder
-from test_cli import aplc, ok
-from test_distributed import run as launch
+from helpers import TOPICS, Recorder, aplc, launch, ok
 
 TINY = [
     "model.layers=2",

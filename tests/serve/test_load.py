@@ -23,7 +23,7 @@ from schemathesis.specs.openapi.checks import (
 from aplc import Tagger
 from aplc.serve.app import Service, make_app
 from aplc.store.folder import load_tagger
-from conftest import topic_rows
+from helpers import topic_rows
 from load import JSON, call, read_metrics, resident_memory, run_load, serving
 
 CASES = int(os.environ.get("APLC_CASES", "60"))

@@ -12,7 +12,7 @@ import pytest
 from aplc.serve.app import Service, make_app
 from aplc.serve.server import Server, listen
 from load import JSON
-from test_cli import aplc
+from helpers import aplc
 
 BODY = '{"text": "violin"}'
 

@@ -18,8 +18,7 @@ from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
 from aplc.store.folder import TrainedTagger
-from conftest import topic_rows
-from test_cli import aplc, ok
+from helpers import aplc, ok, topic_rows
 
 TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
 

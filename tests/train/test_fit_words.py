@@ -25,7 +25,7 @@ from aplc.train.run import train
 from aplc.words.curves import PLAIN, Curves
 from aplc.words.model import rising
 from aplc.words.ridge import TOLERANCE, Conjugate, block_size, solve
-from conftest import Recorder
+from helpers import Recorder
 from reference import ridge_weights
 
 CONFIG = Config.from_preset("cpu").with_settings(["data.vocab_size=200", "data.validation=0.2"])
