@@ -14,17 +14,17 @@ from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import AplcError, ModelError, RunError
 from aplc.evaluate.run import evaluate
-from aplc.store.folder import TrainedTagger
-from aplc.words.model import rising
 from aplc.plan.words import plan_words
-from aplc.train.relabel import retire_labels
 from aplc.predict.explain import explain
+from aplc.store.folder import TrainedTagger
 from aplc.train import curves as curves_module
 from aplc.train import ridge
-from aplc.words.curves import PLAIN, Curves
 from aplc.train.prepare import Source
-from aplc.words.ridge import TOLERANCE, Conjugate, block_size, solve
+from aplc.train.relabel import retire_labels
 from aplc.train.run import train
+from aplc.words.curves import PLAIN, Curves
+from aplc.words.model import rising
+from aplc.words.ridge import TOLERANCE, Conjugate, block_size, solve
 from conftest import Recorder
 from reference import ridge_weights
 
