@@ -17,10 +17,11 @@ demo: .venv/.core  ## train on 24,000 PubMed citations, score, and tag a few (ab
 test: .venv/.test  ## run the tests
 	$(BIN)/python -m pytest
 
-check: .venv/.check  ## lint, formatting and types
+check: .venv/.check  ## lint, formatting, types, and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 bench: .venv/.test  ## measure the output layer, the encoder and pretraining against their peers
 	$(BIN)/python bench/clusters.py

@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from aplc.data.tokens import TokenCache
 from torch import nn
 
 from aplc.config import Config
@@ -40,17 +41,16 @@ from aplc.data.batches import Batches, Collator, prefetch
 from aplc.data.corpus import Corpus
 from aplc.data.samples import write_pubmed_mesh
 from aplc.data.tokenizer import Template
-from aplc.data.tokens import TokenCache
 from aplc.files import cache_root
-from aplc.store.folder import TrainedTagger
-from aplc.nn.encoder import build_encoder
 from aplc.models.network import TaggingModel
+from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
+from aplc.plan.probe import WARMUP, memory_at_hand, spread_batches
+from aplc.store.folder import TrainedTagger
 from aplc.train.checkpoint import Progress
 from aplc.train.loop import Run, train_step
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import Source, prepare
-from aplc.plan.probe import WARMUP, memory_at_hand, spread_batches
 
 SETTINGS = [
     *("model.encoder=new", "model.layers=4", "model.width=256", "model.heads=4", "model.inner_width=1024"),

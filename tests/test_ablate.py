@@ -6,14 +6,14 @@ import shutil
 
 import pytest
 
-from aplc.train import ablate as module
-from aplc.train.ablate import Row, ablate, cells
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import CorpusError, RunError
 from aplc.evaluate.comparison import compare_runs
+from aplc.train import ablate as module
 from aplc.train import loop
+from aplc.train.ablate import Row, ablate, cells
 from conftest import SMALL
 
 CONFIG = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=1", "train.checkpoint_steps=5"])

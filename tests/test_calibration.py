@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from aplc.models.calibration import STEPS, Calibration, Ranking
 from aplc.data.formats import read_documents
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import evaluate
 from aplc.evaluate.table import render
-from aplc.store.folder import TrainedTagger
+from aplc.models.calibration import STEPS, Calibration, Ranking
 from aplc.nn.clusters import LabelClusters
 from aplc.predict.search import _search, calibrate
+from aplc.store.folder import TrainedTagger
 from reference import reference_ranking, reference_threshold
 
 BOUNDS = (0, 6, 14)

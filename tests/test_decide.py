@@ -8,8 +8,8 @@ import pytest
 
 from aplc import Tagger
 from aplc.data.labels import LabelSet
-from aplc.predict.decide import Decision, Rule, allowed_labels, best_f1_counts
 from aplc.errors import AplcError
+from aplc.predict.decide import Decision, Rule, allowed_labels, best_f1_counts
 from conftest import topic_rows
 from reference import reference_f1_count
 from test_cli import aplc, fails, ok

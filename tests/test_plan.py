@@ -19,13 +19,12 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.inspection import zipf_picture
 from aplc.data.survey import survey
-from aplc.store.folder import TrainedTagger
-from aplc.data.inspection import zipf_picture
 from aplc.nn.encoder import build_encoder
-from aplc.plan.network import cut_picture, duration, in_bytes, plan
 from aplc.plan.budget import Sizes, suggest
-from aplc.train.prepare import Source
+from aplc.plan.network import cut_picture, duration, in_bytes, plan
 from aplc.plan.probe import Activations, Timing, _kept_bytes, measure_activations
+from aplc.store.folder import TrainedTagger
+from aplc.train.prepare import Source
 from conftest import topic_rows, write_rows
 
 

@@ -21,8 +21,8 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
-    from aplc.store.folder import TrainedTagger
     from aplc.predict.search import predict_documents
+    from aplc.store.folder import TrainedTagger
     from aplc.train.prepare import Source
     from aplc.train.run import train
 

@@ -1,64 +1,16 @@
-"""Guards LabelClusters: the fused loss and its gradients against Equations 2-5, top-k against a sort, kept memory."""
+"""Guards LabelClusters in training: loss and gradients against Equations 2-5, what users do with them, bad input."""
 
 import copy
 import io
 
 import pytest
 import torch
+from cluster_cases import OBJECTIVES, TAILS, cases, make, pad
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from aplc import native
 from aplc.nn.clusters import LabelClusters
-from reference import cluster_loss, cluster_probabilities, naive_cluster_loss
-
-OBJECTIVES = ("released", "paper")
-TAILS = ("norm-relu", "linear")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Tiny tensors on many threads take longer, on a busy machine very much so."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@st.composite
-def cases(draw):
-    """A layer of any small shape, hidden states and label lists: empty, repeated, all of them, in any order."""
-    n_labels = draw(st.integers(1, 40))
-    n_cuts = draw(st.integers(0, min(3, n_labels - 1)))
-    cuts = sorted(draw(st.sets(st.integers(1, max(n_labels - 1, 1)), min_size=n_cuts, max_size=n_cuts)))
-    added = draw(st.sampled_from([(), (), (2,), (1, 4)]))
-    n_labels += sum(added)
-    torch.manual_seed(draw(st.integers(0, 2**31)))
-    layer = LabelClusters(
-        in_features=draw(st.integers(1, 12)),
-        cutoffs=cuts,
-        n_labels=n_labels,
-        added=added,
-        div_value=draw(st.sampled_from([1.0, 1.5, 2.0, 4.0])),
-        objective=draw(st.sampled_from(OBJECTIVES)),
-        tail=draw(st.sampled_from(TAILS)),
-        bias=draw(st.booleans()),
-        min_tail_width=draw(st.integers(1, 4)),
-        chunk_size=draw(st.sampled_from([1, 3, 8, 4096])),
-        dtype=torch.float64,
-    )
-    n_rows = draw(st.sampled_from([1, 2, 3, 5, 16]))
-    scale = draw(st.sampled_from([0.1, 1.0, 4.0]))
-    hidden = scale * torch.randn(n_rows, layer.in_features, dtype=torch.float64)
-    rows = [draw(st.lists(st.integers(0, n_labels - 1), max_size=6)) for _ in range(n_rows)]
-    if draw(st.booleans()):
-        rows[0] = list(range(n_labels))
-    return layer, hidden, pad(rows)
-
-
-def pad(rows):
-    width = max(1, *map(len, rows)) if len(rows) > 1 else max(1, len(rows[0]))
-    return torch.tensor([row + [-100] * (width - len(row)) for row in rows])
+from reference import cluster_loss, naive_cluster_loss
 
 
 def gradients(loss, layer, hidden):
@@ -74,9 +26,9 @@ def assert_same(found, expected, tolerance):
 
 
 def assert_same_by_name(layer, found, expected, tolerance):
-    """LayerNorm over few values has next to no slope, and PyTorch's own backward gets little of that right: what lies
-    before it is measured by ten times the whole gradient. Linear tails have no such excuse. A bias' gradient sums
-    residuals of both signs that may come to nothing: it is measured by the whole gradient, too."""
+    """The error of each gradient is relative to its own norm, with two exceptions. Behind a LayerNorm over few values
+    gradients are tiny, and PyTorch's own backward pass computes them badly: there it is relative to ten times the norm
+    of all gradients. A bias' gradient may be a sum that cancels: there it is relative to that norm."""
     whole = torch.cat([g.flatten() for g in expected]).norm()
     names = ["hidden", *(name for name, _ in layer.named_parameters())]
     for name, a, b in zip(names, found, expected, strict=True):
@@ -88,7 +40,7 @@ def assert_same_by_name(layer, found, expected, tolerance):
         assert (a.double() - b).norm() <= tolerance * scale, name
 
 
-@pytest.mark.usefixtures("compiled_or_not")  # float64 has only the second
+@pytest.mark.usefixtures("compiled_or_not")  # float64 is never compiled
 @settings(
     max_examples=100,
     deadline=None,
@@ -119,7 +71,7 @@ def test_loss_and_gradients_match_reference(case):
 
 @settings(max_examples=10, deadline=None)
 @given(cases())
-def test_gradcheck(case):
+def test_gradients_match_finite_differences(case):
     layer, hidden, labels = case
     if layer.tail == "norm-relu":
         layer = LabelClusters(layer.in_features, layer.cutoffs, layer.n_labels, tail="linear", dtype=torch.float64)
@@ -129,7 +81,7 @@ def test_gradcheck(case):
     def loss(hidden, *values):
         return torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (hidden, labels))
 
-    # The loss is divided by the number of labels, so slopes are small: an absolute tolerance must be, too.
+    # The loss is divided by the number of labels, so slopes are small, and so must be the absolute tolerance.
     assert torch.autograd.gradcheck(loss, (hidden.requires_grad_(), *values), atol=1e-7, rtol=1e-4)
 
 
@@ -144,7 +96,7 @@ def test_naive_layer_matches_reference(objective, tail):
     torch.testing.assert_close(layer(hidden, labels), expected)
 
 
-@pytest.mark.usefixtures("compiled_or_not")  # float64 has only the second
+@pytest.mark.usefixtures("compiled_or_not")  # float64 is never compiled
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("leaf", [-100.0, -20.0, 0.0, 20.0, 100.0])
 @pytest.mark.parametrize("root", [-100.0, -20.0, 0.0, 20.0, 69.0, 79.0, 100.0])
@@ -197,7 +149,7 @@ def test_label_order_and_repeats_do_not_matter():
 
 @pytest.mark.parametrize("chunk_size", [1, 7, 64])
 def test_chunks_do_not_change_the_loss(chunk_size, monkeypatch):
-    monkeypatch.setattr(native, "library", lambda: None)  # it has no chunks
+    monkeypatch.setattr(native, "library", lambda: None)  # compiled code ignores chunk_size
     torch.manual_seed(0)
     whole = LabelClusters(8, [50], 100)
     chunked = LabelClusters(8, [50], 100, chunk_size=chunk_size)
@@ -206,54 +158,36 @@ def test_chunks_do_not_change_the_loss(chunk_size, monkeypatch):
     torch.testing.assert_close(chunked(hidden, labels), whole(hidden, labels), rtol=1e-6, atol=0)
 
 
-def make(seed=0, **options):
-    torch.manual_seed(seed)
-    layer = LabelClusters(16, [20, 40], 80, **options)
-    return layer, torch.randn(6, 16), torch.randint(0, 80, (6, 4))
-
-
-def test_gradients_accumulate_and_kept_ones_survive():
-    """The layer keeps gradients' memory between steps; nothing that anybody can see may change because of it."""
+def test_gradients_add_up_until_they_are_zeroed():
     layer, hidden, labels = make()
     weight = layer.head.weight
     layer(hidden, labels).backward()
     once = weight.grad.clone()
 
-    layer(hidden, labels).backward()  # without zero_grad: must add up
-    torch.testing.assert_close(weight.grad, 2 * once)
-
-    layer.zero_grad(set_to_none=False)  # zeroed in place: .grad is still held
     layer(hidden, labels).backward()
-    torch.testing.assert_close(weight.grad, once)
-
-    held = weight.grad  # kept by the user over the next step
-    layer.zero_grad()
-    layer(2 * hidden, labels).backward()
-    torch.testing.assert_close(held, once)
-    assert weight.grad.data_ptr() != held.data_ptr()
-
-    del held
-    addresses = set()
-    for _ in range(4):  # nobody holds anything: memory is used again
-        layer.zero_grad()
+    torch.testing.assert_close(weight.grad, 2 * once)
+    for set_to_none in (False, True):
+        layer.zero_grad(set_to_none=set_to_none)
         layer(hidden, labels).backward()
         torch.testing.assert_close(weight.grad, once)
-        addresses.add(weight.grad.data_ptr())
-    assert len(addresses) == 1
 
 
-def test_a_view_of_a_gradient_is_never_overwritten():
+def test_a_gradient_that_somebody_holds_is_never_overwritten():
+    """The layer may use gradients' memory again, but not while a tensor, a view or a NumPy array still shows it."""
     layer, hidden, labels = make()
     layer(hidden, labels).backward()
-    row, array = layer.head.weight.grad[3], layer.tails[0].output.weight.grad.numpy()
-    expected, expected_array = row.clone(), array.copy()
-    layer.zero_grad()
-    layer(3 * hidden, labels).backward()
-    assert torch.equal(row, expected)
+    tails = [tail.output.weight for tail in layer.tails]
+    held, view, array = layer.head.weight.grad, tails[0].grad[3], tails[1].grad.numpy()
+    expected, expected_view, expected_array = held.clone(), view.clone(), array.copy()
+    for factor in (2, 3):
+        layer.zero_grad()
+        layer(factor * hidden, labels).backward()
+    assert torch.equal(held, expected)
+    assert torch.equal(view, expected_view)
     assert (array == expected_array).all()
 
 
-def test_two_losses_before_one_backward():
+def test_two_losses_before_one_backward_pass_add_up():
     layer, hidden, labels = make()
     other = torch.randn(6, 16)
     singles = []
@@ -267,7 +201,7 @@ def test_two_losses_before_one_backward():
     torch.testing.assert_close(layer.head.weight.grad, singles[0] + singles[1])
 
 
-def test_backward_twice_and_scaled():
+def test_scaled_losses_and_a_second_backward_pass_scale_the_gradients():
     layer, hidden, labels = make()
     hidden.requires_grad_()
     expected = gradients(layer(hidden, labels), layer, hidden)
@@ -279,8 +213,15 @@ def test_backward_twice_and_scaled():
     assert_same(second, [0.5 * g.double() for g in expected], 1e-6)
 
 
+def pickled(layer):
+    buffer = io.BytesIO()
+    torch.save(layer, buffer)
+    return buffer.getvalue()
+
+
 def test_copies_pickles_and_state_dict_carry_weights_only():
     layer, hidden, labels = make()
+    empty = pickled(layer)
     loss = layer(hidden, labels)
     loss.backward()
     names = {"head.weight"} | {
@@ -288,12 +229,10 @@ def test_copies_pickles_and_state_dict_carry_weights_only():
     }
     assert set(layer.state_dict()) == names
     assert layer.state_dict()["tails.1.output.weight"].shape == (40, 4)
+    saved = pickled(layer)
+    assert len(saved) == len(empty)  # no gradients
     clone = copy.deepcopy(layer)
-    buffer = io.BytesIO()
-    torch.save(layer, buffer)
-    buffer.seek(0)
-    for other in (clone, torch.load(buffer, weights_only=False)):
-        assert other._kept._tensors == {}
+    for other in (clone, torch.load(io.BytesIO(saved), weights_only=False)):
         other.zero_grad()
         again = other(hidden, labels)
         again.backward()
@@ -301,7 +240,7 @@ def test_copies_pickles_and_state_dict_carry_weights_only():
         torch.testing.assert_close(other.head.weight.grad, layer.head.weight.grad)
 
 
-def test_frozen_weights_and_no_grad():
+def test_frozen_weights_get_no_gradient_and_no_grad_builds_no_graph():
     layer, hidden, labels = make(bias=True)
     hidden.requires_grad_()
     expected = gradients(layer(hidden, labels), layer, hidden)
@@ -318,7 +257,7 @@ def test_frozen_weights_and_no_grad():
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_bfloat16_autocast_is_close(objective):
+def test_bfloat16_autocast_is_close_to_float32(objective):
     layer, hidden, labels = make(objective=objective)
     hidden.requires_grad_()
     expected = layer(hidden, labels)
@@ -333,7 +272,7 @@ def test_bfloat16_autocast_is_close(objective):
         assert (a - b).norm() <= 4e-2 * b.norm()
 
 
-def test_half_precision_weights():
+def test_weights_in_bfloat16_are_close_to_float32():
     layer, hidden, labels = make()
     expected = layer(hidden, labels)
     half = copy.deepcopy(layer).bfloat16()
@@ -343,7 +282,7 @@ def test_half_precision_weights():
     torch.testing.assert_close(loss, expected, rtol=2e-2, atol=0)
 
 
-def test_dropout_only_in_training():
+def test_dropout_acts_only_in_training():
     layer, hidden, labels = make(tail_dropout=[0.5, 0.1])
     assert layer(hidden, labels).item() != layer(hidden, labels).item()
     layer.eval()
@@ -365,100 +304,6 @@ def test_init_bias_gives_the_training_frequencies():
         LabelClusters(4, [2], 5).init_bias([1] * 5, 10, [3])
     with pytest.raises(ValueError, match=r"tail_documents has shape \(2,\)"):
         layer.init_bias([1] * 5, 10, [3, 4])
-
-
-# --- probabilities and top-k ----------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(cases())
-def test_probabilities_match_reference(case):
-    layer, hidden, _ = case
-    expected = cluster_probabilities(layer, hidden).detach()
-    torch.testing.assert_close(layer.probabilities(hidden), expected, rtol=1e-9, atol=1e-12)
-
-
-def assert_topk_is_the_sort(layer, hidden, k, allowed=None):
-    """Returns the number of rows compared: each is a case of its own."""
-    probs, ids = layer.topk(hidden, k, allowed=allowed)
-    expected = layer.probabilities(hidden)
-    if allowed is not None:
-        expected[:, ~allowed] = -1
-    expected, expected_ids = expected.sort(dim=1, descending=True, stable=True)
-    expected_ids[expected < 0] = -1
-    assert torch.equal(ids, expected_ids[:, :k])
-    assert torch.equal(probs, expected[:, :k])
-    return len(hidden)
-
-
-@pytest.mark.parametrize(("threads", "n_cases"), [(1, 12_000), (2, 1_000)])
-def test_topk_is_the_sort_in_ten_thousand_random_cases(threads, n_cases):
-    """Random shapes, k, chunks, dtypes, roots high and low; ties from repeated weights, zeros and saturated logits."""
-    torch.set_num_threads(threads)
-    generator = torch.Generator().manual_seed(0)
-    pick = lambda *values: values[torch.randint(len(values), (), generator=generator)]  # noqa: E731
-    compared = 0
-    while compared < n_cases:
-        n_labels = pick(1, 2, 5, 9, 33, 70, 200, 500)
-        n_cuts = min(pick(0, 1, 2, 3), n_labels - 1)
-        cuts = sorted((torch.randperm(n_labels - 1, generator=generator)[:n_cuts] + 1).tolist())
-        dtype, width = pick(torch.float32, torch.float32, torch.float64), pick(1, 3, 8, 17, 64)
-        added = pick((), (), (3,), (70, 2))
-        n_labels += sum(added)
-        options = {"tail": pick(*TAILS), "chunk_size": pick(5, 64, 4096), "bias": pick(True, False), "dtype": dtype}
-        layer = LabelClusters(width, cuts, n_labels, added=added, **options)
-        allowed = pick(None, None, torch.rand(n_labels, generator=generator) < pick(0.02, 0.5, 0.99))
-        with torch.no_grad():
-            roots = layer.head.weight[layer.head_size :]
-            roots.mul_(pick(1.0, 10.0))
-            for linear in (layer.head, *(tail.output for tail in layer.tails)):
-                match pick("as is", "few rows", "zero", "huge", "rounded"):
-                    case "few rows":
-                        n = linear.out_features
-                        linear.weight.copy_(linear.weight[torch.randint(max(n // 4, 1), (n,), generator=generator)])
-                    case "zero":
-                        linear.weight.zero_()
-                    case "huge":
-                        linear.weight.mul_(50)
-                    case "rounded":
-                        linear.weight.mul_(4).round_()
-        hidden = pick(0.1, 1.0, 5.0) * torch.randn(pick(1, 3, 16, 24, 31, 40), width, generator=generator, dtype=dtype)
-        if pick(True, False, False):
-            hidden.round_()
-        compared += assert_topk_is_the_sort(layer, hidden, pick(1, 2, 5, 40, 1000), allowed)
-
-
-@pytest.mark.parametrize("size", [1, 63, 200])
-def test_added_labels_leave_the_bits_of_old_ones(size):
-    torch.manual_seed(0)
-    old = LabelClusters(24, [30], 100, bias=True, added=[5])
-    new = LabelClusters(24, [30], 100 + size, bias=True, added=[5, size])
-    new.load_state_dict(new.state_dict() | old.state_dict())
-    for n_rows in (1, 7, 40):
-        hidden = torch.randn(n_rows, 24)
-        assert torch.equal(new.probabilities(hidden)[:, :100], old.probabilities(hidden))
-        allowed = torch.arange(100 + size) < 100
-        for ours, theirs in zip(new.topk(hidden, 9, allowed=allowed), old.topk(hidden, 9), strict=True):
-            assert torch.equal(ours, theirs)
-
-
-def test_topk_prunes_and_counts():
-    layer, hidden, _ = make(bias=True)
-    with torch.no_grad():
-        layer.head.bias[-2:] = -30.0
-    result = layer.topk(hidden, k=5)
-    assert (result.visits, result.saved_visits) == (0, 12)
-    with torch.no_grad():
-        layer.head.bias[-2:] = 30.0
-    result = layer.topk(hidden, k=5)
-    assert (result.visits, result.saved_visits) == (12, 0)
-    assert_topk_is_the_sort(layer, hidden, 5)
-    probs, ids = layer.topk(hidden, k=200)  # more than there are: all of them
-    assert probs.shape == ids.shape == (6, 80)
-    assert (ids.sort(dim=1).values == torch.arange(80)).all()
-
-
-# --- errors name the field, the value and the bound -----------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -499,8 +344,3 @@ def test_bad_inputs_are_refused(hidden, labels, message):
     layer = LabelClusters(8, [10], 40)
     with pytest.raises(ValueError, match=message):
         layer(torch.randn(hidden), torch.tensor(labels))
-
-
-def test_topk_refuses_k_below_one():
-    with pytest.raises(ValueError, match=r"k is 0, .* at least 1"):
-        LabelClusters(8, [10], 40).topk(torch.randn(2, 8), k=0)

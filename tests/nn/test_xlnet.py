@@ -1,4 +1,4 @@
-"""Our XLNet against `transformers.XLNetModel` with the same weights: states, gradients, memory, files, errors."""
+"""Guards XLNet: states, gradients, memory and files against `transformers.XLNetModel` with the same weights, errors."""
 
 import copy
 import json
@@ -15,15 +15,6 @@ from aplc.nn.relative import dropout, relative_attention, relative_shift
 from aplc.nn.xlnet import XLNet, XLNetConfig
 
 SIZES = {"vocab_size": 90, "d_model": 48, "n_layer": 3, "n_head": 4, "d_inner": 96}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Tiny products gain nothing from a second thread, and wait for it when the machine is busy."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def pair(seed=0, std=0.1, **changes):
@@ -82,7 +73,7 @@ def test_left_padding_of_every_amount_changes_nothing():
 
 
 @pytest.mark.parametrize("size", ["small", "base"])
-def test_matches_transformers_at_real_sizes(size):
+def test_xlnet_matches_transformers_at_real_sizes(size):
     widths = {"small": (256, 4, 1024), "base": (768, 12, 3072)}[size]
     ours, theirs = pair(d_model=widths[0], n_head=widths[1], d_inner=widths[2], n_layer=2, std=0.02)
     batch = inputs([512, 300], 512)
@@ -148,7 +139,7 @@ def test_blocked_attention_matches_sdpa(queries, keys, monkeypatch):
         torch.testing.assert_close(fast, slow, atol=2e-5, rtol=1e-4)
 
 
-def test_attention_dropout_has_the_right_mean_and_gradient(monkeypatch):
+def test_attention_dropout_has_the_right_mean_and_gradient():
     """With a fixed seed attention with dropout is a smooth function, so a finite difference checks its backward."""
     torch.manual_seed(0)
     q, k, v, r = torch.randn(1, 60, 2, 4), torch.randn(1, 60, 2, 4), torch.randn(1, 60, 2, 4), torch.randn(120, 2, 4)
@@ -180,7 +171,7 @@ def test_dropout_keeps_the_right_share():
     assert dropout(x, 0.1, False) is x
 
 
-def test_training_mode_draws_dropout_everywhere():
+def test_dropout_in_training_follows_the_seed():
     ours, _ = pair(dropout=0.2)
     batch = inputs([64, 64], 64)
     torch.manual_seed(0)
@@ -229,7 +220,7 @@ def test_right_padding_is_refused():
         ours(**batch)
 
 
-def test_checkpointing_gives_the_same_gradients():
+def test_checkpointed_activations_give_the_same_gradients():
     ours, _ = pair(dropout=0.1)
     batch, weights = inputs([64, 40], 64), torch.randn(2, 48)
     results = []
@@ -241,7 +232,7 @@ def test_checkpointing_gives_the_same_gradients():
         torch.testing.assert_close(results[1][name], gradient, msg=name)
 
 
-def test_initialisation_is_transformers():
+def test_initialisation_matches_transformers():
     ours, theirs = XLNet(XLNetConfig(**SIZES)), transformers.XLNetModel(transformers.XLNetConfig(**SIZES))
     expected = theirs.state_dict()
     assert ours.state_dict().keys() == expected.keys()
@@ -282,7 +273,7 @@ def test_our_checkpoint_loads_in_transformers_and_here(tmp_path):
     assert XLNet.from_pretrained(tmp_path, dropout=0.5).config.dropout == 0.5
 
 
-def test_errors_name_what_is_wrong(tmp_path):
+def test_unusable_checkpoints_are_refused_by_what_is_wrong(tmp_path):
     pair()[0].save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
 
@@ -317,7 +308,7 @@ def test_errors_name_what_is_wrong(tmp_path):
         XLNet.from_pretrained(tmp_path)
 
 
-def test_exports_with_dynamic_batch_and_length():
+def test_xlnet_exports_with_dynamic_batch_and_length():
     ours, _ = pair()
     batch = inputs([64, 30], 64)
     docs, tokens = torch.export.Dim("docs", min=1, max=64), torch.export.Dim("tokens", min=2, max=1024)
@@ -328,7 +319,7 @@ def test_exports_with_dynamic_batch_and_length():
         torch.testing.assert_close(program.module()(**other), ours(**other), atol=1e-5, rtol=0)
 
 
-def test_runs_under_bfloat16_autocast():
+def test_xlnet_runs_under_bfloat16_autocast():
     ours, _ = pair()
     batch = inputs([64, 30], 64)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -337,7 +328,7 @@ def test_runs_under_bfloat16_autocast():
     torch.testing.assert_close(out.float(), ours(**batch), atol=0.1, rtol=0.1)
 
 
-def test_compiles_without_a_graph_break():
+def test_xlnet_compiles_without_a_graph_break():
     ours, _ = pair()
     batch = inputs([64, 30], 64)
     compiled = torch.compile(ours, backend="aot_eager", fullgraph=True)

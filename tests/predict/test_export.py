@@ -13,11 +13,11 @@ from aplc.config import Config
 from aplc.data.batches import Collator
 from aplc.data.tokenizer import Template
 from aplc.errors import ModelError
-from aplc.store.folder import TrainedTagger
-from aplc.nn.encoder import Encoder, build_encoder
 from aplc.models.network import TaggingModel
-from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
 from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
+from aplc.nn.encoder import Encoder, build_encoder
+from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
+from aplc.store.folder import TrainedTagger
 from conftest import topic_rows
 from test_cli import aplc, ok
 

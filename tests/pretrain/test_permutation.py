@@ -13,7 +13,7 @@ from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
 from aplc.pretrain.config import ObjectiveConfig
-from aplc.pretrain.permutation import CONTEXT, choose_targets, make_batch, perm_mask, target_mapping
+from aplc.pretrain.permutation import CONTEXT, choose_targets, make_batch, perm_mask
 from aplc.pretrain.segments import Segments, Text
 
 
@@ -50,7 +50,6 @@ def test_perm_mask_hides_targets_from_all_that_do_not_come_later():
         [0, 1, 0, 1],
     ]
     assert perm_mask(order)[0].int().tolist() == expected
-    assert target_mapping(torch.tensor([[1, 3]]), 4)[0].tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
 
 
 def test_batch_has_an_order_of_its_own_for_every_row():

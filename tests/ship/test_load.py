@@ -21,9 +21,9 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from aplc import Tagger
-from aplc.store.folder import TrainedTagger
 from aplc.ship.metrics import resident_memory
 from aplc.ship.serve import Service, make_app
+from aplc.store.folder import TrainedTagger
 from conftest import topic_rows
 from load import JSON, call, run_load, serving
 

@@ -8,8 +8,8 @@ import pytest
 
 import browser
 from aplc.data.labels import LabelSet
-from aplc.store.folder import TrainedTagger
 from aplc.ship.serve import Server, Service, _listen, make_app
+from aplc.store.folder import TrainedTagger
 
 NASTY = "<img src=x onerror=window.hacked=1>"
 TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"

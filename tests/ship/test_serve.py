@@ -8,9 +8,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
-from aplc.store.folder import TrainedTagger
 from aplc.ship.guard import Limits
 from aplc.ship.serve import Service, make_app
+from aplc.store.folder import TrainedTagger
 from test_cli import aplc
 
 LIMITS = Limits(body=20_000, texts=8, queue=10, requests=4)

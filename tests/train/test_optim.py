@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from aplc.config import Config
-from aplc.nn.encoder import build_encoder
 from aplc.models.network import TaggingModel
+from aplc.nn.encoder import build_encoder
 from aplc.train.optim import Optimizers, slanted_triangular
 from conftest import SMALL
 

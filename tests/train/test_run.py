@@ -12,8 +12,8 @@ from aplc.config import Config
 from aplc.data.corpus import Corpus
 from aplc.errors import RunError
 from aplc.evaluate.run import evaluate
-from aplc.store.folder import TrainedTagger
 from aplc.models.network import TaggingModel
+from aplc.store.folder import TrainedTagger
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, checkpoints, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers

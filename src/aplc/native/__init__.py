@@ -1,7 +1,7 @@
 """C code of ours, compiled by this machine's own compiler at first use, and kept in the cache.
 
 On a CPU in float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of
-SciPy's sparse product (`train/ridge.py`). Those are the twins and stay for everything else: GPUs, other types, machines
+SciPy's sparse product (`words/ridge.py`). Those are the twins and stay for everything else: GPUs, other types, machines
 without a compiler.
 """
 
@@ -49,7 +49,7 @@ def library() -> ctypes.CDLL | None:
         compiler = shlex.split(os.environ.get("CC") or "cc")
         code = [source.read_text("utf-8") for source in SOURCES]
         folder = cache_root() / "native" / digest(*code, FLAGS, compiler, _processor())
-        return ctypes.CDLL(str(cached(folder, lambda aside: _compile(compiler, aside)) / "native.so"))
+        return ctypes.CDLL(str(cached(folder, lambda temporary: _compile(compiler, temporary)) / "native.so"))
     except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError):
         return None
 

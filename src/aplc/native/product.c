@@ -1,4 +1,4 @@
-/* A sparse matrix times a dense one, in float32. The twin is SciPy's product (`Product` in train/ridge.py).
+/* A sparse matrix times a dense one, in float32. The twin is SciPy's product (`Product` in words/ridge.py).
  *
  * An entry of the sparse matrix asks for a row of the dense one, which comes from main memory: what costs is the wait.
  * So rows are asked for some entries ahead, and columns are taken in panels whose sums stay in the nearest cache.

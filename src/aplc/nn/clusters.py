@@ -1,21 +1,21 @@
 """Adaptive probabilistic label clusters (APLC): an output layer for very many labels of which few are right.
 
-The idea: labels follow Zipf's law. The frequent ones form a head that every sample evaluates in full width. The rest
-are cut into tails, each behind a root node and a narrower projection, and a training sample evaluates a tail only if
-one of its own labels lies there. The price: a rare label's probability is a product with its root's, and it is found in
-fewer dimensions.
+The idea: labels follow Zipf's law. The frequent ones form a head that every sample evaluates at full width. The others
+are cut into tails, each behind a root node and a narrower projection, and in training a sample evaluates a tail only if
+one of its own labels is in there. The price: a rare label's probability is multiplied by its root's, and it is computed
+from fewer dimensions.
 
 This is the multi-label sequel to `torch.nn.AdaptiveLogSoftmaxWithLoss`. Equation numbers are those of the paper,
 APLC-XLNet (ICML 2020); docs/clusters.md walks from there to here.
 
-Shapes: B batch, D in_features, P labels of a row (padded), K tails, L labels, N positive (label, row) pairs,
-R rows that visit a tail, C labels of a chunk.
+A row is one hidden state of the batch. Shapes: B rows of the batch, D in_features, P labels of a row (padded), K tails,
+L labels, N positive (label, row) pairs, R rows that visit a tail, C labels of a chunk.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -25,51 +25,9 @@ from torch.nn import functional as F
 
 from aplc.nn.fused import ClusterLoss, KeptGradients, Settings, logits_of, product_dtype, softplus
 from aplc.nn.partition import check_at_least, check_cutoffs, check_div_value, tail_width
-from aplc.nn.topk import RunningTopK, TopK, chunks, sigmoid_, tail_logits_of
-
-PADDING = -100
-"""Fills rows of `labels` that have fewer labels than others; the value PyTorch's losses ignore."""
-
-
-class Targets(NamedTuple):
-    """What a batch of label lists asks for. In NumPy, which is quicker than tensors with a few hundred numbers."""
-
-    label_N: NDArray[np.int64]
-    """Ids of the N (label, row) pairs, without repeats, sorted by label."""
-    row_N: NDArray[np.int64]
-    touched_BK: NDArray[np.bool_]
-    """Which rows have a label in which tail: S_i without the head (Eq. 3)."""
-    row_weight_B: NDArray[np.float64]
-    """What a row's loss is multiplied by."""
-
-
-class Tail(nn.Module):
-    """One tail cluster below its root: a narrowing projection and a linear output."""
-
-    norm: nn.LayerNorm | None
-
-    def __init__(
-        self,
-        in_features: int,
-        width: int,
-        n_labels: int,
-        *,
-        bias: bool,
-        normed: bool,
-        dropout: float,
-        device: torch.device | str | None,
-        dtype: torch.dtype | None,
-    ) -> None:
-        super().__init__()
-        self.dropout = dropout
-        self.project = nn.Linear(in_features, width, bias=False, device=device, dtype=dtype)
-        self.norm = nn.LayerNorm(width, device=device, dtype=dtype) if normed else None
-        self.output = nn.Linear(width, n_labels, bias=bias, device=device, dtype=dtype)
-
-    def narrow(self, hidden_BD: Tensor) -> Tensor:
-        """hidden_BD -> rows (B, d_t), the input of `output`."""
-        rows = self.project(hidden_BD)
-        return rows if self.norm is None else F.relu(self.norm(rows))
+from aplc.nn.tail import Tail
+from aplc.nn.targets import Targets, edges, labels_evaluated, make_targets
+from aplc.nn.topk import RunningTopK, TopK, chunks, sigmoid_
 
 
 class LabelClusters(nn.Module):
@@ -85,7 +43,7 @@ class LabelClusters(nn.Module):
 
     The loss of a sample is the binary cross-entropy over the labels of the head and of the tails that hold one of its
     own labels (Eq. 3-5); the other tails cost nothing. Loss and gradients are computed together, in chunks of labels,
-    so that nothing of size batch x labels exists, and they are finite for any finite logits.
+    so that no tensor of size batch x labels exists, and they are finite for any finite logits.
 
     Example, the paper's setting for EURLex-4k::
 
@@ -95,8 +53,9 @@ class LabelClusters(nn.Module):
         loss.backward()
         probs, ids = layer.topk(hidden, k=5)                        # (2, 5) each, exact
 
-    A tail that no sample of the batch touches takes no part: its weights' gradients stay None. Under data parallelism,
-    where ranks must agree, fill such gradients with zeros before reducing them.
+    A tail that no sample of the batch touches is skipped, and its weights' gradients stay None. Under data parallelism,
+    where ranks must agree, fill such gradients with zeros before reducing them. Weights and biases start as those of
+    `nn.Linear`, uniform in +-1/sqrt(fan-in), unless `init_bias` sets the biases.
 
     Args:
         in_features: d, width of the hidden state.
@@ -105,16 +64,16 @@ class LabelClusters(nn.Module):
         div_value: q >= 1, the factor by which each further tail is narrower.
         objective: "released" is what the authors' code does and what produced the paper's table: the mean over samples
             of loss / L_i, where the root of a tail that the sample does not touch is one more negative label. "paper"
-            is Equation 5: the batch's loss / the batch's sum of L_i, with no term for such roots.
+            is Equation 5: the batch's loss / the batch's sum of L_i, without a term for such roots.
         tail: inside a tail's projection, "norm-relu" (released: linear, LayerNorm, ReLU) or "linear" (paper).
         bias: add `head.bias` and `tails.{t}.output.bias`; see `init_bias`. The paper has none (Eq. 6).
         tail_dropout: dropout after a tail's projection, one number or one per tail. Small tails overfit first.
         min_tail_width: floor for a tail's width, for many tails or a small `in_features`. 1 is the paper's layer.
         added: sizes of later additions to the label set, the last ids of `n_labels`. Each is a cluster of its own, at
-            full width, with biases and without a root, `added.{i}`: p = sigmoid(z). So old labels keep their bits, and
-            a new label with many examples is not held down by a root that never heard of it.
-        chunk_size: labels evaluated at a time. 4096 keeps a chunk's weights, logits and gradients in cache; the result
-            does not depend on it but for rounding. The compiled sweep (docs/clusters.md) has a size of its own.
+            full width, with biases and without a root, `added.{i}`: p = sigmoid(z). So the other labels'
+            probabilities stay as they are, and a new label does not depend on a root that was trained without it.
+        chunk_size: labels evaluated at a time. 4096 keeps a chunk's weights, logits and gradients in cache; results
+            depend on it only by rounding. The compiled sweep (docs/clusters.md) has its own chunk size.
     """
 
     def __init__(
@@ -141,7 +100,7 @@ class LabelClusters(nn.Module):
         check_at_least("n_labels", n_labels, 1)
         for size in added:
             check_at_least("added", size, 1)
-        first_labels = n_labels - sum(added)  # those that were there from the start
+        first_labels = n_labels - sum(added)  # without the additions
         check_cutoffs(cutoffs, first_labels)
         check_at_least("min_tail_width", min_tail_width, 1)
         check_at_least("chunk_size", chunk_size, 1)
@@ -183,28 +142,15 @@ class LabelClusters(nn.Module):
         self.added = nn.ModuleList(nn.Linear(in_features, size, device=device, dtype=dtype) for size in added)
         self._kept = KeptGradients()
 
-    def reset_parameters(self) -> None:
-        """Initialise everything anew, as the constructor does.
-
-        | tensor                    | distribution                             |
-        | ------------------------- | ---------------------------------------- |
-        | every weight matrix       | uniform in +-1/sqrt(fan-in)              |
-        | biases, where switched on | the same; `init_bias` for a better start |
-        | LayerNorm                 | weight 1, bias 0                         |
-        """
-        for module in self.modules():
-            if isinstance(module, nn.Linear | nn.LayerNorm):
-                module.reset_parameters()
-
     @torch.no_grad()
     def init_bias(self, label_counts: ArrayLike | Tensor, n_documents: int, tail_documents: ArrayLike | Tensor) -> None:
-        """Set biases to the log-odds of the training data, so that the untrained layer already knows the frequencies.
+        """Set biases to the log-odds of the training data, so that the untrained layer predicts the label frequencies.
 
         Args:
             label_counts: documents with each label, (L,), in the order of ids.
-            n_documents: documents altogether.
-            tail_documents: documents with at least one label of tail t, (K,); within a tail, log-odds are conditional
-                on them. Counts are held half a document away from none and from all, so every bias is finite.
+            n_documents: the number of documents.
+            tail_documents: documents with at least one label of tail t, (K,); a tail's labels start at their log-odds
+                among these. Counts are clamped half a document away from none and from all, so every bias is finite.
         """
         if self.head.bias is None:
             raise ValueError("init_bias needs biases, but bias is False; make the layer with bias=True")
@@ -227,10 +173,10 @@ class LabelClusters(nn.Module):
         loss, roots_BK = self._leaf_loss(hidden_BD, targets)
         return loss + self._root_loss(roots_BK, targets)
 
-    def _leaf_loss(self, hidden_BD: Tensor, targets: "Targets") -> tuple[Tensor, Tensor]:
+    def _leaf_loss(self, hidden_BD: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """Loss of all labels in the clusters that rows touch, and the roots' logits c_BK."""
         label_N, row_N, touched_BK, row_weight_B = targets
-        first = self._edges(label_N)
+        first = edges(label_N, self.bounds)
         positives = label_N[: first[1]], row_N[: first[1]]
         loss, roots_BK = self._cluster_loss(self.head, hidden_BD, None, *positives, row_weight_B)
         for t, tail in enumerate(self._tails):
@@ -239,7 +185,7 @@ class LabelClusters(nn.Module):
             if not touched_B.any():
                 continue
             rows = np.flatnonzero(touched_B)
-            place_B = touched_B.cumsum(dtype=np.int64) - 1  # where a row of the batch lies in rows
+            place_B = touched_B.cumsum(dtype=np.int64) - 1  # from a row's index in the batch to its index in `rows`
             rows_R = torch.from_numpy(rows).to(hidden_BD.device)
             narrow = F.dropout(tail.narrow(hidden_BD.index_select(0, rows_R)), tail.dropout, self.training)
             roots_R = roots_BK[:, t].index_select(0, rows_R)
@@ -251,7 +197,7 @@ class LabelClusters(nn.Module):
             loss = loss + self._cluster_loss(addition, hidden_BD, None, *positives, row_weight_B)[0]
         return loss, roots_BK
 
-    def _root_loss(self, roots_BK: Tensor, targets: "Targets") -> Tensor | float:
+    def _root_loss(self, roots_BK: Tensor, targets: Targets) -> Tensor | float:
         """The released code's term for the roots of tails that a row does not touch: BCE(c_t, 0)."""
         if self.objective == "paper" or not len(self.tails):
             return 0.0
@@ -259,26 +205,25 @@ class LabelClusters(nn.Module):
         return (softplus(roots_BK) * weight_BK).sum().to(roots_BK.dtype)
 
     def loss_weight(self, labels_BP: Tensor) -> float:
-        """What a batch's loss counts for when the losses of several are averaged into that of all their rows."""
+        """How much this batch's loss counts in a mean over batches, so that it is the loss of all their rows."""
         if self.objective == "released":
             return float(len(labels_BP))
-        return float(self._sizes(self._targets(labels_BP, len(labels_BP)).touched_BK).sum())
+        touched_BK = self._targets(labels_BP, len(labels_BP)).touched_BK
+        return float(labels_evaluated(touched_BK, self.bounds).sum())
 
     @torch.no_grad()
     def probabilities(self, hidden_BD: Tensor) -> Tensor:
-        """Every label's probability, (B, L), Equation 2. For small label sets and tests: `topk` never makes this."""
+        """Every label's probability, (B, L), Equation 2. For small label sets and tests; `topk` never builds it."""
         self._check_hidden(hidden_BD)
-        roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
+        roots_KB = self._roots(hidden_BD)
         probs_BL = roots_KB.new_empty(hidden_BD.shape[0], self.n_labels)
-        for chunk in chunks(self.head_size, self.chunk_size):
-            probs_BL[:, chunk] = sigmoid_(self._head_logits(hidden_BD, chunk)).t()
-        for t, tail in enumerate(self._tails):
-            rows, probs_BT = tail.narrow(hidden_BD), probs_BL[:, self.bounds[t + 1] : self.bounds[t + 2]]
-            for chunk in chunks(probs_BT.shape[1], self.chunk_size):
-                probs_BT[:, chunk] = sigmoid_(_logits(rows, tail.output, chunk)).mul_(roots_KB[t]).t()  # Eq. 2
-        for start, addition, chunk in self._added_chunks():
-            probs_CB = sigmoid_(_logits(hidden_BD, addition, chunk))
-            probs_BL[:, start : start + len(probs_CB)] = probs_CB.t()
+        for start, linear, size, t in self._clusters():
+            rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
+            for chunk in chunks(size, self.chunk_size):
+                probs_CB = sigmoid_(_logits(rows, linear, chunk))
+                if t is not None:
+                    probs_CB.mul_(roots_KB[t])
+                probs_BL[:, start + chunk.start : start + chunk.stop] = probs_CB.t()
         return probs_BL
 
     @torch.no_grad()
@@ -287,55 +232,46 @@ class LabelClusters(nn.Module):
         self._check_hidden(hidden_BD)
         if not 0 <= label < self.n_labels:
             raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
-        cluster = bisect_right(self.bounds, label) - 1  # 0 for the head, then the tails, then additions
-        place = slice(label - self.bounds[cluster], label - self.bounds[cluster] + 1)
-        if cluster > len(self.tails):
-            return sigmoid_(_logits(hidden_BD, cast(nn.Linear, self.added[cluster - len(self.tails) - 1]), place))[0]
-        if cluster == 0:
-            return sigmoid_(self._head_logits(hidden_BD, place))[0]
-        root = self.head_size + cluster - 1
-        root_B = sigmoid_(self._head_logits(hidden_BD, slice(root, root + 1)))[0]
-        tail = cast(Tail, self.tails[cluster - 1])
-        return sigmoid_(_logits(tail.narrow(hidden_BD), tail.output, place))[0] * root_B
+        start, linear, _, t = list(self._clusters())[bisect_right(self.bounds, label) - 1]
+        rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
+        probs_B = sigmoid_(_logits(rows, linear, slice(label - start, label - start + 1)))[0]
+        return probs_B if t is None else probs_B * self._roots(hidden_BD)[t]
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
         """The k most probable labels of each row: `probs, ids`, each (B, min(k, n_labels)), best first.
 
-        The same as sorting `probabilities(hidden)`, with ties to the lower id, but a row visits a tail only while the
-        tail's root exceeds the row's k-th probability. The result also has `visits` and `saved_visits`, counted in
-        (row, tail) pairs. On a CPU the bits are the same too; other devices may round a product by its shape.
+        The same as sorting `probabilities(hidden)` up to rounding, with ties to the lower id, but a row visits a tail
+        only if the tail's root exceeds the row's k-th probability. The result also has `visits` and `saved_visits`,
+        counted in (row, tail) pairs.
 
-        `allowed`, a boolean (n_labels,), leaves labels out; where fewer than k are left, a row ends with ids and
-        probabilities of -1.
+        `allowed`, a boolean (n_labels,), is False for labels to leave out. If fewer than k remain, the end of a row is
+        filled with -1 in both ids and probabilities.
         """
         self._check_hidden(hidden_BD)
         check_at_least("k", k, 1)
         n_rows = hidden_BD.shape[0]
-        roots_KB = sigmoid_(self._head_logits(hidden_BD, slice(self.head_size, None)))
+        roots_KB = self._roots(hidden_BD)
         best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
-        for chunk in chunks(self.head_size, self.chunk_size):
-            best.update(self._head_logits(hidden_BD, chunk), chunk.start, allowed_L=allowed)
         visits = 0
-        for t, tail in enumerate(self._tails):
-            if allowed is not None and not allowed[self.bounds[t + 1] : self.bounds[t + 2]].any():
-                continue
-            rows_S = best.rows_below(roots_KB[t])
-            visits += len(rows_S)
-            if not len(rows_S):
-                continue
-            rows = tail.narrow(hidden_BD)[rows_S]  # narrowed as a whole batch: the same bits as in `probabilities`
-            for chunk in chunks(self.bounds[t + 2] - self.bounds[t + 1], self.chunk_size):
-                logits_CS = _logits(rows, tail.output, chunk)
-                best.update(logits_CS, self.bounds[t + 1] + chunk.start, rows_S, roots_KB[t, rows_S], allowed)
-        for start, addition, chunk in self._added_chunks():
-            best.update(_logits(hidden_BD, addition, chunk), start, allowed_L=allowed)
+        for start, linear, size, t in self._clusters():
+            rows, rows_S, root_S = hidden_BD, None, None
+            if t is not None:
+                if allowed is not None and not allowed[start : start + size].any():
+                    continue
+                rows_S = best.rows_below(roots_KB[t])
+                visits += len(rows_S)
+                if not len(rows_S):
+                    continue
+                rows, root_S = self._tail(t).narrow(hidden_BD[rows_S]), roots_KB[t, rows_S]
+            for chunk in chunks(size, self.chunk_size):
+                best.update(_logits(rows, linear, chunk), start + chunk.start, rows_S, root_S, allowed)
         result = TopK(best.probs_Bk, best.ids_Bk)
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
 
     def own_rows(self, name: str) -> int:
-        """How many first rows of a parameter only this process holds: none, but see `ShardedLabelClusters`."""
+        """For how many of a parameter's first outputs only this process has weights; see `ShardedLabelClusters`."""
         return 0
 
     def extra_repr(self) -> str:
@@ -352,15 +288,18 @@ class LabelClusters(nn.Module):
     def _additions(self) -> Iterable[nn.Linear]:
         return cast(Iterable[nn.Linear], self.added)
 
-    def _added_chunks(self) -> Iterator[tuple[int, nn.Linear, slice]]:
-        """(first id, addition, its rows) of each chunk; an addition shares no product with another."""
-        for start, addition in zip(self.bounds[1 + len(self.tails) :], self._additions, strict=False):
-            for chunk in chunks(addition.out_features, self.chunk_size):
-                yield start + chunk.start, addition, chunk
+    def _tail(self, t: int) -> Tail:
+        return cast(Tail, self.tails[t])
 
-    def _head_logits(self, hidden_BD: Tensor, chunk: slice) -> Tensor:
-        weight_CD, bias_C = self.head.weight[chunk], None if self.head.bias is None else self.head.bias[chunk]
-        return logits_of(hidden_BD, weight_CD, bias_C, product_dtype(hidden_BD, weight_CD))
+    def _clusters(self) -> Iterator[tuple[int, nn.Linear, int, int | None]]:
+        """(first id, output layer, labels, tail) of each cluster in the order of ids; None for what is not a tail."""
+        outputs = [self.head, *(tail.output for tail in self._tails), *self._additions]
+        for i, (linear, (start, stop)) in enumerate(zip(outputs, pairwise(self.bounds), strict=True)):
+            yield start, linear, stop - start, i - 1 if 1 <= i <= len(self.tails) else None
+
+    def _roots(self, hidden_BD: Tensor) -> Tensor:
+        """The roots' probabilities, (K, B)."""
+        return sigmoid_(_logits(hidden_BD, self.head, slice(self.head_size, None)))
 
     def _cluster_loss(self, linear: nn.Linear, rows_RD: Tensor, roots_R: Tensor | None, *rest: NDArray) -> list[Tensor]:
         wanted = any(x is not None and x.requires_grad for x in (rows_RD, roots_R, linear.weight, linear.bias))
@@ -376,46 +315,8 @@ class LabelClusters(nn.Module):
         positives_and_weights = (torch.from_numpy(x).to(rows_RD.device) for x in rest)
         return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *positives_and_weights)
 
-    def _targets(self, labels_BP: Tensor, n_rows: int) -> "Targets":
-        label_N, row_N = self._positives(labels_BP, n_rows)
-        touched_BK = np.zeros((n_rows, len(self.tails)), dtype=bool)
-        for t, inside in enumerate(pairwise(self._edges(label_N)[1 : 2 + len(self.tails)])):
-            touched_BK[row_N[slice(*inside)], t] = True
-        return Targets(label_N, row_N, touched_BK, self._row_weights(touched_BK))
-
-    def _edges(self, label_N: NDArray[np.int64]) -> list[int]:
-        """Cluster i has the pairs edges[i]:edges[i + 1] of labels that are sorted."""
-        return np.searchsorted(label_N, self.bounds).tolist()
-
-    def _positives(self, labels_BP: Tensor, n_rows: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The (label, row) pairs of the batch without repeats, sorted by label."""
-        if labels_BP.dtype != torch.int64:
-            raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
-        if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
-            raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
-        labels = labels_BP.cpu().numpy()
-        row_N, place_N = (labels != PADDING).nonzero()
-        label_N = labels[row_N, place_N]
-        for label in (label_N.min(), label_N.max()) if len(label_N) else ():
-            if not 0 <= label < self.n_labels:
-                raise ValueError(
-                    f"labels holds the id {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1), "
-                    f"or {PADDING} for padding"
-                )
-        return np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1))
-
-    def _row_weights(self, touched_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """What a row's loss is multiplied by: 1 / sum of L_i (paper, Eq. 5) or 1 / (B L_i) (released)."""
-        size_B = self._sizes(touched_BK)
-        if self.objective == "paper":
-            return np.full(len(size_B), 1 / max(1, size_B.sum()))
-        return 1 / ((size_B + (~touched_BK).sum(1)) * len(size_B))  # each untouched root is one label
-
-    def _sizes(self, touched_BK: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """L_i: the labels of the touched clusters, the head's included (Eq. 4)."""
-        n_tails = len(self.tails)
-        n_added = self.n_labels - self.bounds[1 + n_tails]
-        return self.head_size + n_added + touched_BK.astype(np.float64) @ np.diff(self.bounds[1 : 2 + n_tails])
+    def _targets(self, labels_BP: Tensor, n_rows: int) -> Targets:
+        return make_targets(labels_BP, n_rows, bounds=self.bounds, n_tails=len(self.tails), objective=self.objective)
 
     def _check_hidden(self, hidden_BD: Tensor) -> None:
         if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:
@@ -424,8 +325,10 @@ class LabelClusters(nn.Module):
             )
 
 
-def _logits(rows: Tensor, linear: nn.Linear, chunk: slice) -> Tensor:
-    return tail_logits_of(rows, linear.weight[chunk], None if linear.bias is None else linear.bias[chunk])
+def _logits(rows_RD: Tensor, linear: nn.Linear, chunk: slice) -> Tensor:
+    """Logits of a chunk of the outputs of `linear`, (C, R)."""
+    bias_C = None if linear.bias is None else linear.bias[chunk]
+    return logits_of(rows_RD, linear.weight[chunk], bias_C, product_dtype(rows_RD, linear.weight))
 
 
 def _log_odds(count: Tensor, total: float) -> Tensor:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from aplc.machine import n_processes
@@ -155,7 +154,7 @@ def launched() -> Iterator[World]:
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     # torchrun keeps its store over restarts, and in it the addresses of the workers that died.
     store, rank, size = next(rendezvous("env://"))
-    store = PrefixStore(f"attempt-{restarts()}", store)
+    store = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     _world = World(dist.get_rank(), dist.get_world_size(), local_rank)
     try:

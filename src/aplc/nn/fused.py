@@ -1,14 +1,14 @@
 """The loss of one cluster and all its gradients in one sweep over its labels.
 
-The idea: the gradients of Equation 5 have a closed form, so each chunk of labels is visited once. Its logits are made,
-turned into the loss and then, in place, into dL/dlogits, which at once become the chunk's weight gradient and its share
-of the rows' gradient. Three matrix products, each on a chunk that stays in cache, and nothing of size rows x labels.
+The idea: the gradients of Equation 5 have a closed form, so each chunk of labels is visited once. Its logits become the
+loss and then, in place, dL/dlogits, from which the chunk's weight gradient and its share of the rows' gradient are
+computed at once: three matrix products, each on a chunk that stays in cache, and no tensor of size rows x labels.
 
-The prices: the weight gradients exist already after the forward pass; a loss that is scaled before `backward` (gradient
+The price: weight gradients take memory from the forward pass on; a loss that is scaled before `backward` (gradient
 accumulation, a GradScaler) costs one more pass over them; and there is no second derivative.
 
-Shapes: R rows that visit the cluster, D their width, L the cluster's leaves (labels), K roots (extra outputs of the
-head), C labels of a chunk, P positive (label, row) pairs.
+A row is one hidden state. Shapes: R rows that visit the cluster, D their width, L the cluster's leaves (labels), K
+roots (further outputs of the head), C labels of a chunk, P positive (label, row) pairs.
 """
 
 from itertools import pairwise
@@ -21,7 +21,7 @@ from aplc import native
 
 _softplus: Any = torch._C._nn.softplus  # F.softplus has no out=
 LARGEST_ROOT = 70
-"""Beyond it, odds lose digits or overflow in float32."""
+"""With a larger root logit, odds lose digits or overflow in float32."""
 
 
 def softplus(x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -72,13 +72,13 @@ class KeptGradients:
 
 
 class Settings(NamedTuple):
-    """What the sweep needs to know besides tensors."""
+    """The inputs of a sweep that are not tensors."""
 
-    n_leaves: int  # rows of the weight that are labels; the rest are the roots of other clusters
+    n_leaves: int  # the first outputs are labels; in the head, the roots of the tails follow
     chunk_size: int
     product_dtype: torch.dtype
     with_gradients: bool
-    with_weight: bool  # whether the weight is among the gradients wanted
+    with_weight: bool  # whether the weight needs a gradient, too
     kept: KeptGradients
     name: int  # of the weight, for `kept`
 
@@ -105,8 +105,8 @@ class Gradients(NamedTuple):
 class ClusterLoss(torch.autograd.Function):
     """Weighted sum over rows of one cluster's binary cross-entropy, and the logits of the roots below it.
 
-    For the head `roots` is None and p = sigmoid(z); its weight has K more rows than labels, and their logits c_RK are
-    the second output. For a tail p = sigmoid(c) sigmoid(z) with c = `roots`, and the second output has no columns.
+    For the head `roots` is None, p = sigmoid(z), and the logits c_RK of the K roots are the second output. For a tail
+    p = sigmoid(c) sigmoid(z) with c = `roots`, and the second output is empty, (R, 0).
     """
 
     @staticmethod
@@ -126,7 +126,7 @@ class ClusterLoss(torch.autograd.Function):
     def backward(ctx: Any, grad_loss: Tensor, grad_below_RK: Tensor) -> tuple[Tensor | None, ...]:
         inputs, n_leaves = Inputs(*ctx.saved_tensors), ctx.settings.n_leaves
         gradients, ctx.gradients = ctx.gradients, None
-        if gradients is None:  # a second backward pass: the first one gave the gradients away
+        if gradients is None:  # a second backward pass: the first one handed the gradients over
             _, gradients = sweep(inputs, ctx.settings)
         if grad_loss.device.type != "cpu" or grad_loss.item() != 1:  # on a GPU the comparison would wait for the device
             for gradient in gradients:
@@ -143,7 +143,7 @@ class ClusterLoss(torch.autograd.Function):
 
 
 def logits_of(rows_RD: Tensor, weight_CD: Tensor, bias_C: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Logits, labels x rows: the product in `dtype`, the result in the element-wise dtype."""
+    """Logits (C, R): the product in `dtype`, the result in `compute_dtype`."""
     logits_CR = (weight_CD.to(dtype) @ rows_RD.to(dtype).t()).to(compute_dtype(rows_RD, weight_CD))
     return logits_CR if bias_C is None else logits_CR + bias_C[:, None]
 
@@ -161,7 +161,7 @@ def sweep(inputs: Inputs, settings: Settings) -> tuple[Tensor, Gradients | None]
 
 
 def _suits_native(inputs: Inputs, settings: Settings) -> bool:
-    """The compiled sweep is for training on a CPU in float32. Shapes that do not fit get the other's errors."""
+    """The compiled sweep is for training on a CPU in float32. For wrong shapes, PyTorch raises better errors."""
     rows, roots, weight, bias, *_ = inputs
     return (
         settings.with_gradients
@@ -199,7 +199,7 @@ def native_sweep(
 def chunked_sweep(
     inputs: Inputs, settings: Settings, grad_weight: Tensor | None, grad_bias: Tensor | None
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The loss and the gradients of rows and roots, if wanted; fills those of weight and bias."""
+    """The loss, and the gradients of rows and roots if wanted. Fills in the gradients of weight and bias."""
     n_rows, n_leaves, chunk_size = len(inputs.rows), settings.n_leaves, settings.chunk_size
     dtype, device = compute_dtype(inputs.rows, inputs.weight), inputs.rows.device
     products = _Products(inputs, settings, dtype, grad_weight)
@@ -209,8 +209,8 @@ def chunked_sweep(
 
     starts = list(range(0, n_leaves, chunk_size))
     edges = torch.tensor([*starts, n_leaves], device=device)
-    first_P = torch.searchsorted(inputs.label, edges).tolist()  # chunk i has the positives first_P[i]:first_P[i + 1]
-    flat_P = (inputs.label % chunk_size) * n_rows + inputs.row  # where a positive lies in its chunk
+    first_P = torch.searchsorted(inputs.label, edges).tolist()  # chunk i has positives first_P[i] to first_P[i + 1]
+    flat_P = (inputs.label % chunk_size) * n_rows + inputs.row  # a positive's index in its chunk, flattened
     for start, (first, last) in zip(starts, pairwise(first_P), strict=True):
         stop = min(start + chunk_size, n_leaves)
         logits_CR, spare_CR, spare2_CR = (buffer[: stop - start] for buffer in work)
@@ -218,7 +218,7 @@ def chunked_sweep(
         if inputs.bias is not None:
             logits_CR += inputs.bias[start:stop, None]
         positive = (flat_P[first:last], inputs.row[first:last]) if last > first else None
-        # From here on the chunk's logits are overwritten: by the loss's terms, then by dL/dlogits.
+        # This overwrites the logits, with dL/dlogits if gradients are wanted.
         loss_R += terms(logits_CR, spare_CR, spare2_CR, positive, settings.with_gradients)
         if settings.with_gradients:
             products.gradients(start, stop, logits_CR)
@@ -248,7 +248,7 @@ class _HeadTerms:
         return a_CR.sum(0)
 
     def roots_gradient(self, row_P: Tensor, row_weight_R: Tensor) -> None:
-        """There is no root."""
+        """The head has no root."""
 
 
 class _TailTerms:
@@ -257,7 +257,7 @@ class _TailTerms:
     The odds of p are o = sigmoid(c) / (e^-z + sigmoid(-c)), from which
         -log(1-p) = log(1 + o),  d/dz = o sigmoid(-z),  d/dc = o sigmoid(-c),
         -log p = softplus(-z) + softplus(-c),  d/dz = sigmoid(z) - 1,  d/dc = sigmoid(c) - 1.
-    The odds overflow only where c and z both exceed the largest exponent; such roots take a slower way, `_log_odds`.
+    The odds overflow only if c and z are both very large; for such roots `_log_odds` computes the same more slowly.
     """
 
     def __init__(self, roots_R: Tensor) -> None:
@@ -293,7 +293,7 @@ class _TailTerms:
         return (self.pull_R.to(self.roots_R.dtype) - self.no_root_R * n_positive_R) * row_weight_R
 
     def _log_odds(self, minus_z_CR: Tensor, a_CR: Tensor, b_CR: Tensor) -> Tensor:
-        """The same with log o = c - softplus(s - z), s = softplus(c): loss in b, d/dz in minus_z; returns d/dc."""
+        """The same from log o = c - softplus(s - z), s = softplus(c): loss in b, d/dz in minus_z; returns d/dc."""
         soft_R = softplus(self.roots_R)
         torch.add(minus_z_CR, soft_R, out=a_CR)  # s - z
         odds_CR = self.roots_R - softplus(a_CR)
@@ -303,7 +303,7 @@ class _TailTerms:
 
 
 class _Products:
-    """The three products of a chunk. Row weights are multiplied into the R x D factors, never into labels x rows."""
+    """The three products of a chunk. Row weights are multiplied into the (R, D) factors, not into the larger (C, R)."""
 
     def __init__(self, inputs: Inputs, settings: Settings, compute: torch.dtype, grad_weight_LD: Tensor | None) -> None:
         self.row_weight_R, self.weight_LD, self.dtype = (
@@ -317,7 +317,7 @@ class _Products:
         if not settings.with_gradients:
             return
         self.sum_RD = torch.zeros(inputs.rows.shape, dtype=compute, device=inputs.rows.device)
-        # Weights of about 1e-8 would underflow in float16, so only their ratios go into a half-precision product.
+        # Row weights of about 1e-8 would underflow in float16, so half-precision products use their ratios.
         self.scale = 1.0 if self.in_place or not len(self.rows_RD) else self.row_weight_R.max()
         self.weighted_RD = (inputs.rows.to(compute) * (self.row_weight_R / self.scale)[:, None]).to(self.dtype)
 

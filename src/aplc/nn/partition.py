@@ -1,11 +1,11 @@
-"""How labels are cut into a head and tails, and what a cut costs by the paper's own model (Equations 6-14).
+"""How labels are cut into a head and tails, and what that costs by the paper's own model (Equations 6-14).
 
     Partition.from_proportions(3956, (0.5, 0.5))                    the paper's way
     Partition.from_cutoffs(3956, [1978])                            the same, by hand
     Partition.automatic(label_counts, n_documents=15539, in_features=768, batch_size=12, max_parameters=2_000_000)
 
 Cost is in multiplications of a forward pass. The paper counts a tail for the whole batch as soon as one sample touches
-it (p_i is the batch's probability); `LabelClusters` evaluates only the rows that do, so for it this is an upper bound.
+it (p_i is the probability that a batch does); `LabelClusters` computes it only for those samples, so it costs less.
 """
 
 import math
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 GRID = (0.01, 0.02, 0.03, 0.05, 0.07, *(step / 20 for step in range(2, 20)))
-"""Where `automatic` may cut, as a share of the labels: finer among the frequent ones, where the mass is."""
+"""Where `automatic` may cut, as shares of the labels: finer among the frequent ones, which have most occurrences."""
 
 BYTES_PER_PARAMETER = 16
 """Training in float32 with AdamW: the weight, its gradient and two moments, four bytes each."""
@@ -56,13 +56,13 @@ class Partition:
     n_labels: int
     """L."""
     cutoffs: tuple[int, ...] = ()
-    """The first label of each tail, rising. Empty: a head alone, which is a flat layer."""
+    """The first label of each tail, rising. Empty: only a head, which is a flat layer."""
     div_value: float = 2.0
     """q: tail t works on d // q^t dimensions."""
     min_tail_width: int = 1
-    """Floor for that width."""
+    """The least width of a tail."""
     reason: str = ""
-    """Why it is cut like this, to print."""
+    """Why it is cut like this, in words for the user."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cutoffs", tuple(int(cutoff) for cutoff in self.cutoffs))
@@ -90,8 +90,8 @@ class Partition:
     ) -> "Partition":
         """Clusters of the given shares of the label set, the head's first, as in the paper's Table 2: (0.5, 0.5), ...
 
-        A cut lies at floor(L x the sum of the shares before it). No cluster is ever empty: a cut moves where it must,
-        and with fewer labels than clusters there are as many clusters as labels.
+        A cut is at floor(L x the sum of the shares before it). No cluster is ever empty: cuts are moved if necessary,
+        and with fewer labels than shares there are as many clusters as labels.
         """
         check_at_least("n_labels", n_labels, 1)
         if not proportions or min(proportions) <= 0 or abs(sum(proportions) - 1) > 1e-6:
@@ -127,11 +127,11 @@ class Partition:
         max_tails: int = 4,
         min_tail_width: int = 1,
     ) -> "Partition":
-        """The best cut that keeps within a budget.
+        """The best partition within a budget.
 
         Best means: the fewest clusters that fit, since each further one cost precision in the paper's Figure 4; among
-        these, the most dimensions that an average label occurrence sees, sum over clusters of mass x width / d, since a
-        wider head did better in Figure 5. Budgets are checked with Equations 6 and 11, p_i taken from `label_counts`.
+        these, the most dimensions for an average label occurrence, sum over clusters of mass x width / d, since a wider
+        head did better in Figure 5. Budgets are checked with Equations 6 and 11, with p_i from `label_counts`.
 
         Args:
             label_counts: documents with each label, falling.
@@ -171,7 +171,7 @@ class Partition:
                 f"the smallest layer has {smallest.parameters(in_features):,} parameters; raise the budget, max_tails "
                 "or div_values"
             )
-        why = "the smallest layer, as half of a flat one can't be had"
+        why = "the smallest layer; none is half as large as a flat one"
         return smallest._explained(in_features, batch_size, histogram, why)
 
     def _explained(self, in_features: int, batch_size: int, histogram: "_Histogram", why: str) -> "Partition":
@@ -197,7 +197,7 @@ class Partition:
         return tuple(stop - start for start, stop in pairwise([0, *self.cutoffs, self.n_labels]))
 
     def widths(self, in_features: int) -> tuple[int, ...]:
-        """d, d_1, ..., d_K: what each cluster's output works on."""
+        """d, d_1, ..., d_K: the input width of each cluster's output."""
         tails = (tail_width(in_features, self.div_value, t, self.min_tail_width) for t in range(1, self.n_clusters))
         return (in_features, *tails)
 
@@ -216,10 +216,10 @@ class Partition:
         head_size, *tail_sizes = self.sizes
         _check_reached(reached, len(tail_sizes))
         tails = zip(reached, self.widths(in_features)[1:], tail_sizes, strict=True)
-        per_row = in_features * (head_size + len(tail_sizes)) + sum(
+        per_sample = in_features * (head_size + len(tail_sizes)) + sum(
             p * width * (size + in_features) for p, width, size in tails
         )
-        return float(batch_size * per_row)
+        return float(batch_size * per_sample)
 
     def flat_cost(self, in_features: int, batch_size: int) -> float:
         """C_0, Equation 13."""
@@ -245,9 +245,9 @@ class Partition:
         return _Histogram(counts, n_documents, batch_size).reach(self)
 
     def reach_from_documents(self, indptr: ArrayLike, ids: ArrayLike, batch_size: int) -> NDArray[np.float64]:
-        """p_1..p_K from the documents' own label lists: document n has ids[indptr[n]:indptr[n + 1]].
+        """p_1..p_K from the documents' label lists: document n has ids[indptr[n]:indptr[n + 1]].
 
-        Labels of a document occur together, so fewer documents touch a tail than `reach_from_counts` believes.
+        Labels are not independent, so fewer documents touch a tail than `reach_from_counts` estimates.
         """
         n_documents = len(np.asarray(indptr)) - 1
         share = self.documents_touching(indptr, ids) / max(n_documents, 1)
@@ -266,7 +266,7 @@ class Partition:
 
 
 class _Histogram:
-    """A label histogram, prepared so that a partition's p_i and mass take no time."""
+    """A label histogram with cumulative sums, from which a partition's p_i and mass follow at once."""
 
     def __init__(self, counts: NDArray[np.float64], n_documents: int, batch_size: int) -> None:
         rates = np.clip(counts / n_documents, 0.0, 1 - 1e-12)
@@ -279,7 +279,7 @@ class _Histogram:
         return -np.expm1(self.batch_size * np.diff(self.log_miss[edges]))
 
     def quality(self, partition: Partition, in_features: int) -> float:
-        """Share of the d dimensions that an average label occurrence sees."""
+        """The share of the d dimensions from which an average label occurrence is computed."""
         mass = np.diff(self.mass[[0, *partition.cutoffs, partition.n_labels]])
         return float(mass @ np.array(partition.widths(in_features)) / in_features)
 
@@ -298,7 +298,7 @@ class _Limits:
         return (self.parameters, self.seconds, self.bytes) != (None, None, None)
 
     def hold(self, size: int, cost: float) -> bool:
-        """Forward and backward are three products of one cost each, a multiplication and an addition at a time."""
+        """Forward and backward pass are three products of `cost` multiplications and as many additions each."""
         return (
             (self.parameters is None or size <= self.parameters)
             and (self.bytes is None or size * BYTES_PER_PARAMETER <= self.bytes)

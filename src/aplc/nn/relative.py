@@ -1,21 +1,22 @@
-"""Relative attention and dropout, the two places where XLNet spends time outside of large matrix products.
+"""Relative attention and dropout, where XLNet spends its time besides large matrix products.
 
 Transformer-XL scores query i against key j by content, by distance i - j, and in XLNet by "same segment or not"
 (Yang et al. 2019, section 2.5; Dai et al. 2019, section 3.3):
 
     score_ij = (q_i + w) . k_j  +  (q_i + p) . r_{i-j}  +  (q_i + s) . e_{seg(i) != seg(j)}        all over sqrt(E)
 
-The position keys r depend on the distance alone, so they are projected once for a layer and not once for every
-document. Row i needs the distances i - K + 1 to i: its product with all distances is skewed by one step a row, and a
+The position keys r depend on the distance alone, so they are projected once per layer, not once per document. Query i
+needs the distances i - K + 1 to i: its scores by distance are shifted by one step against those of query i - 1, and a
 reshape undoes that (`relative_shift`).
 
-Two ways to compute it, equal up to rounding:
+There are two implementations, equal up to rounding:
 
 * `_sdpa`: position and segment terms as the additive bias of `scaled_dot_product_attention`. For GPUs, `torch.compile`
   and export.
-* `_BlockedAttention`: eager CPU in float32. A bias that needs a gradient sends SDPA down its slow path there, and every
-  (B, H, Q, K) tensor costs more in page faults than in arithmetic. So one document and 128 queries at a time, in
-  scratch memory that stays in cache; only the softmax is kept for the gradient. The price is a backward pass by hand.
+* `_BlockedAttention`: for eager mode on a CPU in float32. There SDPA is slow if its bias needs a gradient, and page
+  faults of every (B, H, Q, K) tensor take longer than the arithmetic. So this takes one document and 128 queries at a
+  time, in scratch memory that stays in cache, and keeps only the softmax for the backward pass. The price is a backward
+  pass written by hand.
 
 Shapes: B documents, Q queries, K keys (memory first, then the queries' own tokens), H heads, E width of a head,
 W = K + Q distances, M queries of a block.
@@ -31,8 +32,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 softmax_backward = torch.ops.aten._softmax_backward_data.out
-BLOCK = 128  # queries at a time: 12 heads x 128 x 640 floats are 4 MB, matrix products are already at full speed
-SHORT = 48  # below this many queries one call for the whole batch beats a loop over documents
+BLOCK = 128
+"""Queries at a time: 12 heads x 128 x 640 floats are 4 MB, and matrix products are at full speed already."""
+SHORT = 48
+"""With fewer queries, one call for the whole batch is faster than a loop over documents."""
 
 
 def relative_attention(
@@ -51,10 +54,10 @@ def relative_attention(
     """Attend from Q queries, the last Q of the K positions, and return (B, Q, H, E).
 
     The queries `qw = (q + r_w_bias) / sqrt(E)` and `qr = (q + r_r_bias) / sqrt(E)` carry the scale already. `r` holds
-    the keys of the distances K, K - 1, ..., 1 - Q. `seg` is added where `differ` is 1 (a float, 0 or 1: the key is of
+    the keys of the distances K, K - 1, ..., 1 - Q. `seg` is added where `differ` is 1 (a float, 0 or 1: the key is in
     another segment). `mask` is added to all heads' scores: 0, or a large negative number where a key is hidden.
 
-    With `places` the queries stand anywhere: query n of document b at token `places[b, n]` of the last T = W - K.
+    With `places`, query n of document b stands at token `places[b, n]` of the last T = W - K.
     """
     fast = (
         places_BQ is None
@@ -72,8 +75,8 @@ def relative_attention(
 def relative_shift(scores: Tensor, keys: int) -> Tensor:
     """Turn scores by distance (..., Q, W) into scores by key (..., Q, K) without a copy.
 
-    Column w of row i belongs to key j = w - Q + i. Dropping the first Q numbers of the flat matrix and cutting it into
-    rows that are one shorter moves every row one step further to the right than the row above it.
+    Entry w of query i belongs to key j = w - Q + i. Dropping the first Q of the flattened scores and viewing the rest
+    as (Q, W - 1) shifts each query's scores by one step more than those of the query before it.
     """
     *batch, queries, width = scores.shape
     flat = scores.reshape(*batch, queries * width)[..., queries:]
@@ -122,8 +125,8 @@ class _BlockedAttention(torch.autograd.Function):
     S = Q K^T + bias,  P = softmax(S),  O = P V:     dP = dO V^T,  dS = P * (dP - rowsum(P * dP)),
                                                      dV = P^T dO,  dQ = dS K,  dK = dS^T Q
 
-    (Dao et al. 2022, appendix B.2; their shorter rowsum(dO * O) is less exact, which shows in the tiny gradients of the
-    segment term.)
+    (Dao et al. 2022, appendix B.2; their shorter rowsum(dO * O) is less exact, as the gradients of the segment term
+    show.)
     """
 
     @staticmethod
@@ -208,7 +211,7 @@ class _BlockedAttention(torch.autograd.Function):
             for start in range(0, queries, BLOCK):
                 stop = min(start + BLOCK, queries)
                 size = stop - start
-                if size not in buffers:  # outside of the skewed band the position gradient stays zero
+                if size not in buffers:  # where no key belongs to a distance, the gradient stays zero
                     buffers[size] = (
                         qw_BQHE.new_zeros(heads, size, keys + size),
                         qw_BQHE.new_empty(heads, size, keys),
@@ -238,9 +241,9 @@ class _BlockedAttention(torch.autograd.Function):
 
 
 def random_mask(shape: torch.Size, dropout: float) -> Tensor:
-    """1 with probability 1 - dropout, else 0, as bytes. Four draws of 16 bits share one 64-bit random number.
+    """1 with probability 1 - dropout, else 0, as bytes. One 64-bit random number serves four elements.
 
-    On CPU torch draws one double for every element, which costs more than the attention itself.
+    On a CPU, PyTorch draws a double for every element, which takes longer than the attention itself.
     """
     count = shape.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
@@ -262,7 +265,7 @@ class _Dropout(torch.autograd.Function):
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """`F.dropout`, five times as fast in eager mode on CPU. The probability is rounded to a multiple of 2^-16."""
+    """`F.dropout`, five times as fast in eager mode on a CPU. The probability is rounded to a multiple of 2^-16."""
     if p == 0.0 or not training:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():

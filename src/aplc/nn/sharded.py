@@ -1,15 +1,16 @@
-"""Label clusters spread over processes, for label sets that outgrow one device.
+"""Label clusters spread over processes, for label sets that are too large for one device.
 
 Each rank holds a slice of the head's and of every tail's labels; the tails' roots and projections, which are small, are
-held by all. A rank's slices form a `LabelClusters` of their own, so the loss and the search are the same code. In a
-training step every rank sees the hidden states of all: they are gathered, each rank computes the terms of its labels
-for all rows, and the hidden states' gradients are summed on the way back. Price: the gathered states, (all rows) x D,
-and each cluster must have at least as many labels as there are ranks.
+on all ranks. A rank's slices form a `LabelClusters` of their own, so loss and top-k are the same code. In a training
+step the ranks exchange their hidden states, each computes the loss terms of its own labels for all rows, and the hidden
+states' gradients are summed in the backward pass. The price: every rank needs memory for all ranks' hidden states, and
+each cluster must have at least as many labels as there are ranks.
 
-Loss, gradients and top-k equal those of the whole layer. Gradients of weights that every rank holds (all rows but the
-`own_rows`) are partial sums; the training loop adds them up with the rest of the network's.
+Loss, gradients and top-k equal those of the whole layer. Gradients of weights that all ranks hold (everything but the
+first `own_rows` outputs of a parameter) are partial sums; the training loop adds them up like those of the encoder.
 
-Shapes: B rows of this rank, A rows of all ranks, D width, K tails, P labels of a row, k best labels.
+A row is one hidden state. Shapes: B rows of this rank, A rows of all ranks, D width, K tails, P labels of a row, k best
+labels.
 """
 
 from itertools import pairwise
@@ -21,12 +22,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
-from aplc.nn.clusters import PADDING, LabelClusters, Targets
+from aplc.nn.clusters import LabelClusters
+from aplc.nn.targets import PADDING, Targets
 from aplc.nn.topk import TopK
 
 
 class ShardedLabelClusters(LabelClusters):
-    """One rank's part of a `LabelClusters` over `n_labels` labels. Takes the same arguments, and the process group."""
+    """One rank's part of a `LabelClusters` over `n_labels` labels. Takes its arguments and the process group."""
 
     whole: LabelClusters
 
@@ -34,21 +36,23 @@ class ShardedLabelClusters(LabelClusters):
         self, in_features: int, cutoffs: Any, n_labels: int, *, group: dist.ProcessGroup | None = None, **options: Any
     ) -> None:
         if options.get("added"):
-            raise ValueError(f"added is {options['added']}, but labels that were added later can't be sharded")
+            raise ValueError(f"added is {options['added']}, but a layer with added labels can't be sharded")
         self.rank, self.size, self.group = dist.get_rank(group), dist.get_world_size(group), group
         whole = [0, *cutoffs, n_labels]
         sizes = [stop - start for start, stop in pairwise(whole)]
         if min(sizes) < self.size:
-            raise ValueError(f"cutoffs is {list(cutoffs)}: {min(sizes)} labels can't be cut in {self.size} slices")
+            raise ValueError(
+                f"cutoffs is {list(cutoffs)}: a cluster of {min(sizes)} labels can't be shared by {self.size} processes"
+            )
         slices = [(size * self.rank // self.size, size * (self.rank + 1) // self.size) for size in sizes]
         local = torch.tensor([0] + [stop - start for start, stop in slices]).cumsum(0).tolist()
         super().__init__(in_features, local[1:-1], local[-1], **options)
-        # Until here this is the layer of the slice. The whole one knows bounds; it has no weights, and is no submodule.
+        # `whole` is for its bounds only: it has no weights (device "meta") and must not become a submodule.
         object.__setattr__(self, "whole", LabelClusters(in_features, cutoffs, n_labels, **options | {"device": "meta"}))
         self.slice_starts = [start + first for start, (first, _) in zip(whole, slices, strict=False)]
 
     def forward(self, hidden_BD: Tensor, labels_BP: Tensor) -> Tensor:
-        """The loss of all ranks' rows together, the same number on every rank."""
+        """The loss of all ranks' rows together; every rank returns the same number."""
         self._check_hidden(hidden_BD)
         hidden_AD, labels_AP = _GatherRows.apply(hidden_BD, self.group), self._gather_labels(labels_BP)
         targets = self.whole._targets(labels_AP, len(hidden_AD))
@@ -62,7 +66,7 @@ class ShardedLabelClusters(LabelClusters):
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:
-        """As the whole layer's: each rank finds the best of its own labels for all rows, and the lists are merged."""
+        """Each rank finds the best of its own labels for all rows, and the lists are merged."""
         if allowed is not None:
             raise ValueError("allowed needs the whole layer; load the saved model")
         hidden_AD = _GatherRows.apply(hidden_BD, self.group)
@@ -78,7 +82,7 @@ class ShardedLabelClusters(LabelClusters):
         return TopK(probs.gather(1, order)[own], ids.gather(1, order)[own])
 
     def _own(self, targets: Targets) -> Targets:
-        """The pairs whose label this rank holds, with local ids; rows and their weights stay everybody's."""
+        """The pairs whose label this rank holds, with local ids. Rows are still those of all ranks."""
         label_N = targets.label_N
         local_N = np.full_like(label_N, -1)
         for start, (first, stop) in zip(self.slice_starts, pairwise(self.bounds), strict=True):
@@ -97,7 +101,7 @@ class ShardedLabelClusters(LabelClusters):
         return torch.cat(_all_gather(F.pad(labels_BP, (0, width - labels_BP.shape[1]), value=PADDING), self.group))
 
     def own_rows(self, name: str) -> int:
-        """How many first rows of a parameter only this rank holds."""
+        """For how many of a parameter's first outputs (labels) only this rank has weights."""
         if name.startswith("head."):
             return self.bounds[1]
         if ".output." in name:
@@ -127,7 +131,7 @@ class ShardedLabelClusters(LabelClusters):
 
 
 class _GatherRows(torch.autograd.Function):
-    """All ranks' rows, one below the other. Backward: the sum of all ranks' gradients, cut to this rank's rows."""
+    """All ranks' rows, concatenated. Backward: the sum of all ranks' gradients, for this rank's rows."""
 
     @staticmethod
     def forward(ctx: Any, rows_BD: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -142,7 +146,7 @@ class _GatherRows(torch.autograd.Function):
 
 
 class _SumLoss(torch.autograd.Function):
-    """The sum over ranks of their parts of one loss. Each part's derivative is 1."""
+    """The sum over ranks of their parts of the loss. Backward: the derivative by each part is 1."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor, group: dist.ProcessGroup | None) -> Tensor:
@@ -161,7 +165,7 @@ def _all_sizes(size: int, device: torch.device, group: dist.ProcessGroup | None)
 
 
 def _all_gather(rows: Tensor, group: dist.ProcessGroup | None, sizes: list[int] | None = None) -> list[Tensor]:
-    """Every rank's rows. Ranks may have different numbers of them: they are padded on the way."""
+    """Every rank's rows. Ranks may have different numbers of them, so they are padded for the exchange."""
     sizes = sizes or _all_sizes(len(rows), rows.device, group)
     padded = F.pad(rows, (0, 0) * (rows.ndim - 1) + (0, max(sizes) - len(rows))).contiguous()
     gathered = [torch.empty_like(padded) for _ in sizes]

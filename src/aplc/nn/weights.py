@@ -1,8 +1,8 @@
-"""Encoder folders and their weights: where they are, what is in them, and what to type when something is missing.
+"""Reading encoder checkpoints: find the folder, read its config and weights, or say what is missing and what to do.
 
 A folder is what `transformers` saves: `config.json`, `model.safetensors` (or shards with an index) and a tokenizer. A
-hub name is downloaded into the hub's cache first. Only safetensors: a `pytorch_model.bin` is a pickle, and opening one
-can run anything.
+hub name is downloaded into the hub's cache first. Only safetensors are read: a `pytorch_model.bin` is a pickle, and
+opening a pickle can run any code.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ _CURE = (
 
 
 def encoder_folder(name: str | Path) -> Path:
-    """The folder of an encoder given as a path or as a name on the hub, which is downloaded if it isn't cached."""
+    """The folder of an encoder, given as a path or as a hub name, which is downloaded if it isn't cached."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
     if folder.is_file():
-        raise ModelError(
-            f"encoder {str(name)!r} is a file; pass the folder it lies in: --set model.encoder={folder.parent}"
-        )
+        raise ModelError(f"encoder {str(name)!r} is a file; pass its folder: --set model.encoder={folder.parent}")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) or str(name).startswith("."):
         raise ModelError(
             f"no folder {str(name)!r}: put config.json, model.safetensors and the tokenizer's file (spiece.model or "
@@ -44,10 +42,10 @@ def encoder_folder(name: str | Path) -> Path:
 
     try:
         return Path(snapshot_download(str(name), allow_patterns=_FILES, ignore_patterns=["onnx/*", "openvino/*"]))
-    except Exception as error:  # offline, unknown, gated, proxy: many types, one cure
+    except Exception as error:  # offline, unknown, gated, proxy: many exceptions, one cure
         reason = " ".join(str(error).split())[:160]
         raise ModelError(
-            f"encoder {str(name)!r} is no folder here and could not be downloaded "
+            f"encoder {str(name)!r} is not a folder and could not be downloaded "
             f"({type(error).__name__}: {reason}); {_CURE}"
         ) from error
 
@@ -66,7 +64,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, or a `ModelError` saying what to do."""
+    """The safetensors files of a folder; without any, a `ModelError` says what to do."""
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
@@ -100,10 +98,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Path, prefix: str) -> list[str]:
-    """Copy tensors into a module and return the names of those it has no place for.
+    """Copy tensors into a module; returns the names of those that it doesn't use.
 
-    Names may carry `prefix`, as a model with a head on top saves them. A missing tensor or one of another shape is an
-    error that names it.
+    Names may begin with `prefix`, as in a checkpoint of a model with a head. Raises `ModelError` with the name of a
+    tensor that is missing or has the wrong shape.
     """
     found = {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
     wanted = module.state_dict()
@@ -117,7 +115,7 @@ def load_tensors(module: nn.Module, tensors: Mapping[str, Tensor], *, source: Pa
     if missing:
         some = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise ModelError(
-            f"{source}: {len(missing)} of {len(wanted)} tensors are missing ({some}); is it another model?"
+            f"{source}: {len(missing)} of {len(wanted)} tensors are missing ({some}); do they belong to another model?"
         )
     module.load_state_dict({name: found[name] for name in wanted})
     return sorted(found.keys() - wanted.keys())

@@ -1,10 +1,10 @@
-"""What a model of words will cost, roughly; how many words there are is known only when all are read.
+"""What a words model will cost, roughly; how many words there are is known only when all are read.
 
-    aplc plan corpus --preset cpu
+    aplc plan corpus --preset words
 
 The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a
-product with it and sparse products: one of each where there are no more documents than that, else those of a few steps
-of conjugate gradients (`train/ridge.py`). Each is timed on this machine at a small size and scaled up.
+product with it and sparse products: one of each where there are no more documents than that, else those of a few iterations
+of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
@@ -71,7 +71,7 @@ class WordsPlan:
             [
                 f"{self.n_labels:,} labels in {self.n_documents:,} training documents",
                 *self.picture,
-                "a model of words: ridge regression, no epochs",
+                "a words model: ridge regression, no epochs",
                 f"equations  at most {self.size:,}, the smaller of documents and words.limit",
                 f"memory     about {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
                 f"time       about {duration(max(self.seconds, 1))} to solve, besides reading the texts",
@@ -80,7 +80,7 @@ class WordsPlan:
 
 
 def plan(source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None) -> WordsPlan:
-    """Plan a model of words on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
+    """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     with screen.bar("counting labels") as advance:
         seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)

@@ -130,8 +130,8 @@ class PermutationLM(nn.Module):
         config = self.transformer.config.to_dict() | {"architectures": ["XLNetLMHeadModel"]}
         write_json(folder / "config.json", config)
         state = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in self.state_dict().items()}
-        with atomic_path(folder / WEIGHTS) as aside:
-            save_file(state, aside, metadata={"format": "pt"})
+        with atomic_path(folder / WEIGHTS) as temporary:
+            save_file(state, temporary, metadata={"format": "pt"})
 
 
 def _both_streams(

@@ -1,7 +1,7 @@
 """A training run's state on disk: enough to go on as if nothing had happened.
 
 `checkpoints/step-00001000/` holds `state.safetensors` (weights, optimizer moments, random states) and `state.json`
-(progress, and the SHA-256 of the former). A checkpoint is written aside and renamed when whole; the one before it is
+(progress, and the SHA-256 of the former). A checkpoint has a temporary name until it is complete; the one before it is
 kept until the next is complete. No pickle: a checkpoint from elsewhere can't run code.
 """
 
@@ -62,20 +62,20 @@ def save_checkpoint(
     if not world().is_main:
         return
     folder = run / FOLDER / f"step-{progress.step:08d}"
-    aside = run / FOLDER / f".{folder.name}.tmp"
+    temporary = run / FOLDER / f".{folder.name}.tmp"
     try:
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir(parents=True)
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, aside / "state.safetensors")
-        state = {"progress": asdict(progress), "sha256": _sha256(aside / "state.safetensors")}
-        (aside / "state.json").write_text(json.dumps(state, indent=2))
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary / "state.safetensors")
+        state = {"progress": asdict(progress), "sha256": _sha256(temporary / "state.safetensors")}
+        (temporary / "state.json").write_text(json.dumps(state, indent=2))
         for name in ("state.safetensors", "state.json"):
-            with (aside / name).open("rb") as stream:
+            with (temporary / name).open("rb") as stream:
                 os.fsync(stream.fileno())
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one of the same step that was passed over
-        os.rename(aside, folder)
+        os.rename(temporary, folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         raise RunError(
             f"{folder}: can't write the checkpoint ({error}); the one before it is intact: "
             "make room and run the same command with --resume"

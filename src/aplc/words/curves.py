@@ -1,12 +1,12 @@
-"""What scores of a model of words are worth.
+"""Calibrating the words model's scores: how probable is a label with this score?
 
-A penalty holds a label's scores down the more the rarer it is. Ranked by them, rare labels lose. So a logistic
+The penalty holds a label's scores down, the more the rarer it is: ranked by them, rare labels would lose. So a logistic
 regression learns how probable a label with n training documents is at a score of s,
 
     logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;
 
-labels with many documents get three of their own. It learns from training documents, each with the scores of the model
-that would have been fitted without it (`ridge.py`), and with that model's n: one less for the document's own labels.
+labels with many documents get three of their own. It learns from leave-one-out scores of training documents
+(`ridge.py`), with the n that leaving the document out leaves: one less for its own labels.
 
 Shapes: L labels, C labels of a block, M documents that curves are learned from, K candidates.
 """
@@ -30,7 +30,7 @@ Floats = NDArray[np.floating]
 
 
 class Curves:
-    """Learns what scores are worth from those of M documents, a block of labels at a time."""
+    """Learns the curves from leave-one-out scores of M documents, a block of labels at a time."""
 
     def __init__(self, n_documents: int) -> None:
         self.own: dict[int, Floats] = {}
@@ -78,10 +78,10 @@ def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:
 
 
 def _no_flatter(curve_L3: Floats, s: Floats) -> Floats:
-    """Curves that `rising` (nn/words.py) can take.
+    """Curves that `rising` (words/model.py) can take.
 
-    Where one rises by less than 1 at all scores, words say nothing of the label. `rising` has no lower slope, and would
-    take the line of slope 1 through a point beyond all scores. So it is given the one through the middle.
+    A curve whose slope is below 1 at all scores belongs to a label without signal. `rising` knows no lower slope, and
+    would take the line of slope 1 through a point beyond all scores. So it is given the one through their mean.
     """
     a_L, b_L, c_L = curve_L3.T
     steepest_L, middle = b_L + 2 * c_L * np.where(c_L > 0, s.max(), s.min()), s.mean()

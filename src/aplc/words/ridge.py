@@ -11,15 +11,17 @@ squares, and a diagonal for the others, R. These seldom meet, so that XX' + r I 
     P = X_F X_F' + diag(q),     q = |x_R|^2 + r,
     P^-1 = diag(q)^-1/2 (I - S (I + S'S)^-1 S') diag(q)^-1/2,     S = diag(q)^-1/2 X_F,
 
-and after a few steps nothing is gained any more (bench/LOG.md).
+and a few iterations are enough (bench/LOG.md).
 
-Also found is how the model that would have been fitted without a document scores it (but for the words' weights and the
-labels' frequencies, which still know it). With y its row of Y and a that of A,
+Leave-one-out scores come for free: how a model fitted without a document would score it (but for the words' weights and
+the labels' frequencies, which still know it). With y the document's row of Y and a its row of A,
 
-    left out = y - a / c,     c = diagonal of (XX' + r I)^-1 = mean of z * (XX' + r I)^-1 z over random signs z.
+    leave-one-out score = y - a / c,     c = diagonal of (XX' + r I)^-1,
 
-Shapes: N documents, V words (pairs of words are words here), F of the largest sums (D of them dense, E not), R other
-words, L labels, C labels of a block, M documents to be left out.
+and c is estimated as the mean of z * (XX' + r I)^-1 z over vectors z of random signs.
+
+Shapes: N documents, V words (word pairs count as words here), F words of the largest sums of squares (D of them kept
+dense, E sparse), R other words, L labels, C labels of a block, M documents with leave-one-out scores.
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -45,11 +47,11 @@ PANEL = 128
 INVERSE_BYTES = 8
 """Memory for each element of the matrix: itself and its factor, then that and the inverse."""
 TOLERANCE, MOST_STEPS = 0.1, 100
-"""Conjugate gradients end where what is left of each label is this share of it; left-out scores need it so small."""
+"""Conjugate gradients end where each label's residual is this share of it; leave-one-out scores need it so small."""
 DENSE = 0.3
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
 FEW = 16
-"""Words of at most so many documents stand behind the others."""
+"""Words of at most so many documents are sorted behind the others."""
 SIGNS = 512
 """Random signs for the diagonal."""
 
@@ -66,7 +68,7 @@ def solve(
     prune: float,
     screen: Screen,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
-    """Weights (V x L) without the small ones, each label's share of the documents (L,), and the curves' material."""
+    """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores to learn curves from."""
     n_documents, n_labels = y_NL.shape
     size = equations(x_NV.shape, limit)
     available = free_bytes()
@@ -140,7 +142,7 @@ class Conjugate:
 
     def __call__(self, y_NC: Tensor) -> Tensor:
         rest_NC, p_step_NC, a_NC = y_NC.clone(), y_NC.clone(), torch.zeros_like(y_NC)  # p_step is P times step
-        near_NC, room_NC = torch.empty_like(y_NC), torch.empty_like(y_NC)  # new ones at each step would cost more
+        near_NC, room_NC = torch.empty_like(y_NC), torch.empty_like(y_NC)  # new ones at each iteration would cost more
 
         def dot(one_NC: Tensor, other_NC: Tensor) -> Tensor:
             return torch.mul(one_NC, other_NC, out=room_NC).sum(0)
@@ -161,7 +163,7 @@ class Conjugate:
             step_NC.mul_(more_C).add_(near_NC)
             p_step_NC.mul_(more_C).add_(rest_NC)
         raise RunError(
-            f"ridge regression does not converge in {MOST_STEPS} steps; raise words.ridge, e.g. --set words.ridge=0.5, "
+            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.ridge, e.g. --set words.ridge=0.5, "
             "or words.limit"
         )
 

@@ -1,0 +1,75 @@
+"""What a batch of label lists means for the clusters: its positives, the tails they touch, and each row's weight.
+
+In NumPy, which takes half the time of tensor operations for a few hundred numbers.
+
+Shapes: B rows (hidden states) of the batch, P labels of a row (padded), K tails, N positive (label, row) pairs.
+"""
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+PADDING = -100
+"""Fills up label lists that are shorter than others; the value that PyTorch's losses ignore."""
+
+
+class Targets(NamedTuple):
+    label_N: NDArray[np.int64]
+    """Label ids of the positive pairs, without repeats, sorted."""
+    row_N: NDArray[np.int64]
+    """The row of each pair."""
+    touched_BK: NDArray[np.bool_]
+    """Which rows have a label in which tail: S_i without the head (Eq. 3)."""
+    row_weight_B: NDArray[np.float64]
+    """What a row's loss is multiplied by."""
+
+
+def make_targets(labels_BP: Tensor, n_rows: int, *, bounds: list[int], n_tails: int, objective: str) -> Targets:
+    """The targets of a batch. Cluster i holds labels bounds[i] to bounds[i + 1]: the head, the tails, the additions."""
+    label_N, row_N = _positives(labels_BP, n_rows, n_labels=bounds[-1])
+    touched_BK = np.zeros((n_rows, n_tails), dtype=bool)
+    for t, inside in enumerate(pairwise(edges(label_N, bounds)[1 : 2 + n_tails])):
+        touched_BK[row_N[slice(*inside)], t] = True
+    return Targets(label_N, row_N, touched_BK, _row_weights(touched_BK, bounds, objective))
+
+
+def edges(label_N: NDArray[np.int64], bounds: list[int]) -> list[int]:
+    """Cluster i has the pairs edges[i]:edges[i + 1]. Labels must be sorted."""
+    return np.searchsorted(label_N, bounds).tolist()
+
+
+def labels_evaluated(touched_BK: NDArray[np.bool_], bounds: list[int]) -> NDArray[np.float64]:
+    """L_i, (B,): the labels of the head, of the additions and of the tails that row i touches (Eq. 4)."""
+    n_tails = touched_BK.shape[1]
+    n_added = bounds[-1] - bounds[1 + n_tails]
+    return bounds[1] + n_added + touched_BK.astype(np.float64) @ np.diff(bounds[1 : 2 + n_tails])
+
+
+def _positives(labels_BP: Tensor, n_rows: int, *, n_labels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The (label, row) pairs of the batch without repeats, sorted by label."""
+    if labels_BP.dtype != torch.int64:
+        raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
+    if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
+        raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
+    labels = labels_BP.cpu().numpy()
+    row_N, place_N = (labels != PADDING).nonzero()
+    label_N = labels[row_N, place_N]
+    for label in (label_N.min(), label_N.max()) if len(label_N) else ():
+        if not 0 <= label < n_labels:
+            raise ValueError(
+                f"labels holds the id {label}, but ids must be from 0 to {n_labels - 1} (n_labels - 1), "
+                f"or {PADDING} for padding"
+            )
+    return np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1))
+
+
+def _row_weights(touched_BK: NDArray[np.bool_], bounds: list[int], objective: str) -> NDArray[np.float64]:
+    """1 / sum of L_i (paper, Eq. 5) or 1 / (B L_i) (released)."""
+    size_B = labels_evaluated(touched_BK, bounds)
+    if objective == "paper":
+        return np.full(len(size_B), 1 / max(1, size_B.sum()))
+    return 1 / ((size_B + (~touched_BK).sum(1)) * len(size_B))  # the root of an untouched tail counts as one label
