@@ -1,11 +1,14 @@
 """Slow, obvious versions of the package's fast paths, straight from the paper's equations, to test against."""
 
 import math
+import unicodedata
+from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
 import torch
+from sklearn.utils import murmurhash3_32
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -303,6 +306,35 @@ def int8_round_trip(weights, axis):
         for i, weight in enumerate(row):
             row[i] = round(weight / step) * step if step else 0.0
     return np.moveaxis(turned, 0, axis)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The words model: a character, a word and a document at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+UNSPACED_SCRIPTS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF))
+"""Thai and Lao, Burmese, Khmer, Japanese kana, Chinese."""
+
+
+def words_of_text(text: str) -> list[str]:
+    """Runs of letters and digits in lower case; single characters in scripts without spaces between words."""
+    words, current = [], ""
+    for character in unicodedata.normalize("NFKC", text).lower() + " ":
+        unspaced = any(first <= ord(character) <= last for first, last in UNSPACED_SCRIPTS)
+        if character.isalnum() and not unspaced:
+            current += character
+            continue
+        words += [current] * bool(current) + [character] * unspaced
+        current = ""
+    return words
+
+
+def word_counts(text: str) -> dict[int, int]:
+    """{bucket: how often} of a text's words and pairs: 2^22 buckets of words, then 2^24 of pairs."""
+    words, counts = words_of_text(text), Counter()
+    for size, offset, found in ((1 << 22, 0, words), (1 << 24, 1 << 22, [f"{a} {b}" for a, b in pairwise(words)])):
+        counts.update(offset + abs(murmurhash3_32(name)) % size for name in found)
+    return dict(counts)
 
 
 def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from aplc.data.tokens import TokenCache
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models
 
+from aplc.data.cache import DocumentCache
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.tokenizer import Tokenizer
@@ -73,12 +73,12 @@ def text(tmp_path_factory):
     tokenizer = Tokenizer.train(texts, 60)
     folder = tmp_path_factory.mktemp("text") / "cache"
     no_labels = LabelSet((), np.empty(0, dtype=np.int64))
-    cache = TokenCache.build(folder, [Document(t) for t in texts], tokenizer, no_labels)
+    cache = DocumentCache.build(folder, [Document(t) for t in texts], tokenizer.encode, np.dtype(np.uint16), no_labels)
     return cache, tokenizer
 
 
 def whole_text(cache, rows, template):
-    parts = [np.concatenate([cache.row(row)[0], template.suffix]) for row in rows]
+    parts = [np.concatenate([cache.document(row)[0], template.suffix]) for row in rows]
     return np.concatenate(parts).astype(np.int64), np.concatenate([np.full(len(p), i) for i, p in enumerate(parts)])
 
 

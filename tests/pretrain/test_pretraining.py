@@ -14,11 +14,13 @@ from safetensors.torch import load_file
 from aplc.config import Config, preset_names
 from aplc.data.formats import BadRows
 from aplc.errors import AplcError, CorpusError, RunError
-from aplc.pretrain import loop
 from aplc.pretrain.config import PretrainConfig
+from aplc.pretrain.loop import PretrainingRun, baseline_loss
 from aplc.pretrain.objective import PermutationLM
 from aplc.pretrain.prepare import open_texts, prepare
-from aplc.pretrain.run import pretrain
+from aplc.pretrain.run import build, pretrain
+from aplc.train import loop
+from aplc.train.checkpoint import Progress
 from helpers import TOPICS, Recorder, aplc, launch, ok
 
 TINY = [
@@ -92,18 +94,16 @@ def test_the_unigram_baseline_is_what_a_model_without_context_gets(texts, tmp_pa
     """All weights zero but for the output bias: the network's loss is the baseline."""
     settings = config()
     prepared = prepare(open_texts(texts, BadRows()), settings, Recorder())
-    from aplc.pretrain.run import build
-
     model = build(settings, prepared)
     for name, parameter in model.named_parameters():
         if name != "lm_loss.bias":
             torch.nn.init.zeros_(parameter)
-    running = loop.Run(
-        config=settings, model=model, optimizers=None, train=prepared.train, valid=prepared.valid, baseline=0.0,
-        save=None, progress=None, out=tmp_path, screen=Recorder(),
+    running = PretrainingRun(
+        network=model, config=settings, model=model, train=prepared.train, valid=prepared.valid, screen=Recorder(),
+        out=tmp_path, optimizers=None, steps=settings.train, progress=Progress(), baseline=0.0, save=None,
     )  # fmt: skip
-    baseline = loop.baseline_loss(prepared.valid, prepared.unigram)
-    assert loop.held_out_loss(running) == pytest.approx(baseline, abs=1e-5)
+    baseline = baseline_loss(prepared.valid, prepared.unigram)
+    assert running.held_out_loss() == pytest.approx(baseline, abs=1e-5)
 
 
 def test_folder_is_an_xlnet_of_transformers(encoder):

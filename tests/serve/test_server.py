@@ -11,8 +11,8 @@ import pytest
 
 from aplc.serve.app import Service, make_app
 from aplc.serve.server import Server, listen
-from load import JSON
 from helpers import aplc
+from load import JSON
 
 BODY = '{"text": "violin"}'
 

@@ -198,14 +198,14 @@ def load(folder: Path, settings: dict[str, Any], _config: Config) -> WordsModel:
 
 
 def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
-    """Refuse indices that point outside the arrays."""
+    """Refuse indices that point outside the arrays. Neighbours are compared: their differences might overflow."""
     start, label, bucket = tensors["start"], tensors["label"], tensors["bucket"]
     for name in ("idf", "weight", "bias", "curve"):
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: {name} has NaN or infinite values")
-    if start[0] != 0 or start[-1] != len(label) or (np.diff(start) < 0).any():
+    if start[0] != 0 or start[-1] != len(label) or (start[1:] < start[:-1]).any():
         raise ModelError(f"{path}: the words' weights don't fit together; the model is damaged")
     if len(label) and (label.min() < 0 or label.max() >= n_labels):
         raise ModelError(f"{path}: has weights for labels beyond the {n_labels:,} there are; the model is damaged")
-    if (np.diff(bucket) <= 0).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
+    if (bucket[1:] <= bucket[:-1]).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
         raise ModelError(f"{path}: the words' hash buckets must rise; the model is damaged")

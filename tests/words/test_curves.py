@@ -1,0 +1,113 @@
+"""Guards calibrating the words model's scores: rare labels get what they are worth, and no label becomes certain."""
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from aplc.words import curves as curves_module
+from aplc.words.curves import PLAIN, Curves
+from aplc.words.model import rising
+
+
+def test_curves_are_learned(monkeypatch):
+    """Probabilities are right at every score, with other curves for frequent labels than for rare ones."""
+    monkeypatch.setattr(curves_module, "OWN_CURVE", 2_500)
+    rng = np.random.default_rng(0)
+    n = np.geomspace(200_000, 500, 40).astype(int)
+    log_n = np.log(n)
+    true_L3 = np.stack([-3 - 0.2 * log_n, 6 - 0.5 * log_n, 1 + 0.1 * log_n], 1)
+    true_L3[7] = 0.3, 2.0, 1.0
+    scores = rng.random((4_000, 40)).astype(np.float32)
+    logits = true_L3[:, 0] + true_L3[:, 1] * scores + true_L3[:, 2] * scores**2
+    hits = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    curves = Curves(len(scores))
+    for start in (0, 15, 30):
+        curves.add(start, scores[:, start : start + 15], hits[:, start : start + 15])
+    found = curves.finish(n)
+    assert list(curves.own) == [7]
+    expected = 1 / (1 + np.exp(-logits))
+    learned = 1 / (1 + np.exp(-(found[:, 0] + found[:, 1] * scores + found[:, 2] * scores**2)))
+    assert np.abs(learned - expected).max() < 0.04
+
+
+def test_labels_without_signal_are_as_probable_as_they_are_frequent():
+    """Their curves are nearly flat; that `rising` gives every curve a slope must not change their probabilities."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(0.05, 0.02, (4_000, 30)).astype(np.float32)
+    hits = rng.random(scores.shape) < 0.06
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    curve = curves.finish(hits.sum(0))
+    assert len(curves.own) == 30
+    share = expit(rising(scores, curve.T)).mean(0)
+    assert share.min() > 0.045
+    assert share.max() < 0.08
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_common_curve_of_labels_without_signal(seed):
+    """Their leave-one-out scores are a little lower where they are right; none may become certain everywhere."""
+    rng = np.random.default_rng(seed)
+    n = np.maximum(170 / np.arange(1, 61), 2).astype(int)
+    hits = rng.random((1_000, 60)) < n / 1_000
+    scores = (rng.normal(n / 1_000, 0.1, hits.shape) - 0.02 * hits).astype(np.float32)
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    assert not curves.own
+    share = expit(rising(scores, curves.finish(n).T)).mean(0)
+    assert np.abs(share - n / 1_000).max() < 0.2
+
+
+def test_labels_with_about_equally_many_documents_share_one_curve():
+    """In a balanced corpus, the count without a document would give away whether the document has the label."""
+    rng = np.random.default_rng(0)
+    n = rng.integers(20, 22, 100)
+    hits = rng.permutation(np.repeat(np.eye(100, dtype=bool), n, axis=0))
+    scores = np.where(hits, rng.normal(0.35, 0.15, hits.shape), rng.normal(0.03, 0.06, hits.shape)).astype(np.float32)
+    curves = Curves(len(scores))
+    curves.add(0, scores, hits)
+    curve = curves.finish(n)
+    assert (curve == curve[0]).all()
+    share = expit(rising(scores, curve.T)).sum(1).mean()
+    assert share == pytest.approx(1, abs=0.1)
+
+
+def test_curves_count_documents_without_the_one_left_out(monkeypatch):
+    """A label's only document teaches nothing about labels with one document: the model without it has none."""
+    monkeypatch.setattr(curves_module, "LEAST_HITS", 1)
+    monkeypatch.setattr(curves_module, "ALIKE", 0)
+    seen = []
+    monkeypatch.setattr(curves_module, "_regress", lambda x, hit: seen.append((x, hit)) or np.zeros(8))
+    curves = Curves(2)
+    curves.add(0, np.float32([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), np.array([[True, True, False], [False, True, False]]))
+    curves.finish(np.array([1, 3, 4]))
+    ((x, hit),) = seen
+    expected = {(0.2, 2, True), (0.3, 4, False), (0.4, 1, False), (0.5, 2, True), (0.6, 4, False)}
+    found = zip(x[:, 2].round(3).tolist(), np.exp(x[:, 0]).round().tolist(), hit.tolist(), strict=True)
+    assert {(round(s, 3), n, h) for s, n, h in found} == expected
+
+
+def test_each_document_keeps_its_best_candidates(monkeypatch):
+    monkeypatch.setattr(curves_module, "CANDIDATES", 3)
+    curves = Curves(1)
+    for start, scores in [(0, [0.1, 0.9]), (2, [0.5]), (3, [0.2, 0.7, 0.0])]:
+        curves.add(start, np.float32([scores]), np.zeros((1, len(scores)), dtype=bool))
+    assert sorted(curves.label_MK[0]) == [1, 2, 4]
+
+
+def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
+    """And a label that every document has is certain."""
+    scores = np.random.default_rng(0).random((300, 2)).astype(np.float32)
+    hits = np.stack([scores[:, 0] > 0.2, np.ones(300, dtype=bool)], 1)
+    curves = Curves(300)
+    curves.add(0, scores, hits)
+    found = curves.finish(np.ones(2, dtype=int))
+    assert found[0].tolist() != list(PLAIN)
+    assert found[1].tolist() == list(PLAIN)
+    assert sorted(curves.own) == [0, 1]
+
+
+def test_with_too_few_hits_labels_keep_the_order_of_scores():
+    curves = Curves(2)
+    curves.add(0, np.float32([[0.1, 0.9], [0.3, 0.2]]), np.array([[False, True], [True, False]]))
+    assert curves.finish(np.ones(2, dtype=int)).tolist() == [list(PLAIN)] * 2

@@ -1,0 +1,163 @@
+"""Guards runs that train a words model: it learns, is the same every time, and the commands work on it."""
+
+import json
+import shutil
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from aplc import Tagger
+from aplc.config import Config
+from aplc.data.corpus import Corpus
+from aplc.data.source import Source
+from aplc.errors import AplcError, ModelError, RunError
+from aplc.evaluate.run import evaluate
+from aplc.plan.words import plan
+from aplc.predict.explain import explain
+from aplc.store.folder import load_tagger, save_tagger
+from aplc.train.relabel import retire_labels
+from aplc.train.run import train
+from aplc.words import fit as fit_module
+from helpers import Recorder
+
+CONFIG = Config.from_preset("words").with_settings(["data.validation=0.2"])
+
+
+def fit(corpus, out, **options):
+    return train(Source.from_corpus(Corpus.open(corpus)), CONFIG, out, **options)
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("words") / "model"
+    fit(corpus, out)
+    return out
+
+
+def test_it_learns_and_tags_a_text_alone_as_in_a_batch(trained, corpus):
+    found = evaluate(load_tagger(trained), Corpus.open(corpus).documents("test"))
+    assert found.metrics.result()["P@1"] > 0.9
+    tagger = Tagger.from_pretrained(trained)
+    assert tagger.predict("bread and cheese and soup", top_k=1)[0][0] == "food"
+    alone, together = tagger.predict("a dog barks"), tagger.predict(["a dog barks", "rain", ""])
+    assert alone == together[0]
+
+
+def test_a_missing_compiler_is_reported(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit_module.native, "library", lambda: None)
+    screen = Recorder()
+    fit(corpus, tmp_path / "m", screen=screen)
+    assert "no C compiler: SciPy multiplies" in screen.text
+
+
+def test_more_documents_than_one_inverse_takes(corpus, tmp_path):
+    screen = Recorder()
+    config = CONFIG.with_settings(["words.limit=20"])
+    train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
+    assert "conjugate gradients, 20 words and pairs" in screen.text
+    found = evaluate(load_tagger(tmp_path / "m"), Corpus.open(corpus).documents("test"))
+    assert found.metrics.result()["P@1"] > 0.9
+
+
+def test_the_order_of_words_is_learned(tmp_path):
+    texts = {"hound": "dog bites man", "news": "man bites dog", "else": "rain and wind"}
+    lines = [json.dumps({"text": f"w{i} {texts[name]} w{i + 1}", "labels": [name]})
+             for i, name in enumerate(["hound", "news", *["else"] * 20] * 15)]  # fmt: skip
+    (tmp_path / "c.jsonl").write_text("\n".join(lines))
+    train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
+    tagger = Tagger.from_pretrained(tmp_path / "m")
+    for name, text in texts.items():
+        assert tagger.predict(text, top_k=1)[0][0] == name
+
+
+def test_same_corpus_same_weights(trained, corpus, tmp_path):
+    fit(corpus, tmp_path / "again")
+    again = load_file(tmp_path / "again" / "model.safetensors")
+    for name, tensor in load_file(trained / "model.safetensors").items():
+        assert tensor.tobytes() == again[name].tobytes(), name
+
+
+def test_resume_says_that_a_run_is_finished_and_fits_one_that_is_not(trained, corpus, tmp_path):
+    screen = Recorder()
+    fit(corpus, trained, resume=True, screen=screen)
+    assert "finished" in screen.text
+    with pytest.raises(RunError, match="--resume"):
+        fit(corpus, trained)
+    fit(corpus, tmp_path / "m")
+    (tmp_path / "m" / "model.safetensors").unlink()
+    fit(corpus, tmp_path / "m", resume=True)
+    assert Tagger.from_pretrained(tmp_path / "m").predict("violin opera", top_k=1)[0][0] == "music, classical"
+
+
+def test_learning_on_is_refused_with_what_to_do_instead(trained):
+    tagger = Tagger.from_pretrained(trained)
+    for label in ("animals", "a new one"):
+        with pytest.raises(AplcError, match="train it again"):
+            tagger.partial_fit(["a dog"], [[label]])
+
+
+def test_words_speak_for_and_against_a_label(trained):
+    effects = {part.start: part.effect for part in explain(load_tagger(trained), "soup, wheel and rain", "food").parts}
+    assert effects[0] > 0 > effects[6]
+
+
+def test_a_retired_label_is_not_predicted(trained, tmp_path):
+    save_tagger(retire_labels(load_tagger(trained), ["food"]), tmp_path)
+    found = Tagger.from_pretrained(tmp_path).predict("bread soup", top_k=6)
+    assert len(found) == 5
+    assert "food" not in dict(found)
+
+
+def test_texts_without_spaces_between_words_are_learned(tmp_path):
+    topics = {"weather": "今天下雨明天下雪", "food": "面包奶酪苹果汤", "music": "小提琴协奏曲歌剧"}
+    rows = [
+        {"text": text[i % 3 :] + text[: i % 4], "labels": [name]} for i in range(20) for name, text in topics.items()
+    ]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fit(tmp_path / "c.jsonl", tmp_path / "m")
+    tagger = Tagger.from_pretrained(tmp_path / "m")
+    assert [tagger.predict(text, top_k=1)[0][0] for text in ("下雪了", "苹果", "歌剧")] == ["weather", "food", "music"]
+
+
+def test_damaged_folders_are_refused(trained, tmp_path):
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
+    state = {name: tensor.copy() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
+    state["label"][0] = 77
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match="labels beyond the 6"):
+        load_tagger(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["words"]["version"] -= 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"another version.* train it again"):
+        load_tagger(tmp_path)
+    config["words"]["version"] += 1
+    config["words"]["n_words"] = 10**12
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="asks for"):
+        load_tagger(tmp_path)
+
+
+def test_settings_without_effect_are_reported(corpus, tmp_path):
+    screen = Recorder()
+    config = CONFIG.with_settings(["train.epochs=3", "train.seed=5", "data.min_count=2", "data.long_text=windows"])
+    train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
+    assert "without effect on a words model: data.long_text, train.epochs" in screen.lines
+
+
+def test_a_corpus_where_no_word_occurs_twice_is_refused(tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(f'{{"text": "w{i}x", "labels": ["a"]}}\n' for i in range(9)))
+    with pytest.raises(AplcError, match="two training documents"):
+        train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m")
+
+
+def test_plan_says_what_does_not_fit(corpus):
+    source = Source.from_corpus(Corpus.open(corpus))
+    planned = plan(source, CONFIG)
+    assert (planned.n_documents, planned.n_labels, planned.size) == (200, 6, 200)
+    assert planned.fits
+    assert 0 < planned.seconds < 60
+    few = plan(source, CONFIG.with_settings(["words.limit=50"]), memory=1_000)
+    assert few.size == 50
+    assert "lower words.limit" in few.render()
+    assert few.to_dict()["memory_bytes"] == {"peak": few.peak, "available": 1_000, "fits": False}

@@ -1,0 +1,194 @@
+"""Guards the words model: features are scikit-learn's TF-IDF, logits the sparse product, damaged weights refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from safetensors.numpy import load_file, save_file
+from scipy import sparse
+from sklearn.feature_extraction.text import TfidfTransformer
+
+from aplc.config import Config
+from aplc.errors import ModelError
+from aplc.words import model as model_module
+from aplc.words.model import PAIR_LENGTH, WordFeatures, WordsModel, best_columns, load, rising
+from aplc.words.text import BUCKETS
+
+N_LABELS = 7
+
+
+def by_bucket(counts):
+    """A small table of counts, one column a bucket, as wide as `count_words` makes them."""
+    return sparse.csr_array(sparse.csr_array(counts.astype(np.float32)), shape=(len(counts), BUCKETS))
+
+
+@pytest.fixture
+def counts():
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(0.4, (50, 30))
+    counts[:, 29] = 0
+    counts[0, 29] = 3  # in a single document: left out
+    return counts
+
+
+@pytest.fixture
+def features(counts):
+    return WordFeatures.choose((counts > 0).sum(0), len(counts))
+
+
+@pytest.fixture
+def dense(features):
+    """Weights: every word has some for some labels, one word has none."""
+    rng = np.random.default_rng(1)
+    shape = len(features.bucket), N_LABELS
+    dense = np.where(rng.random(shape) < 0.4, rng.normal(size=shape), 0).astype(np.float32)
+    dense[3] = 0
+    return dense
+
+
+@pytest.fixture
+def model(features, dense):
+    bias = np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32)
+    straight = np.repeat(np.float32([[0], [1], [0]]), N_LABELS, 1)  # the score itself
+    return WordsModel(features, sparse.csr_array(dense), bias, straight)
+
+
+def tfidf_of(counts):
+    kept = np.where((counts > 0).sum(0) > 1, counts, 0)
+    return TfidfTransformer(sublinear_tf=True).fit(counts).transform(kept).toarray()[:, :29]
+
+
+def test_features_are_tfidf_of_scikit_learn(features, counts):
+    assert features.bucket.tolist() == list(range(29))
+    assert np.allclose(features(by_bucket(counts)).toarray(), tfidf_of(counts), atol=1e-6)
+
+
+def test_pairs_are_chosen_by_how_many_documents_have_them(monkeypatch):
+    monkeypatch.setattr(model_module, "WORD_BUCKETS", 4)
+    found = WordFeatures.choose(np.array([1, 2, 90, 0, 2, 3, 20, 21]), 200)  # words, then pairs
+    assert found.bucket.tolist() == [1, 2, 5, 6]
+    assert np.allclose(found.idf, np.log(np.array([201 / 3, 201 / 91, 201 / 4, 201 / 21])) + 1)
+
+
+def test_words_and_pairs_have_lengths_of_their_own(monkeypatch, counts):
+    monkeypatch.setattr(model_module, "WORD_BUCKETS", 20)
+    monkeypatch.setattr(model_module, "PAIR_MOST", 1.0)
+    found = WordFeatures.choose((counts > 0).sum(0), len(counts))
+    kept = np.where((counts > 0).sum(0) > 1, counts, 0)
+    halves = [(counts[:, :20], kept[:, :20]), (counts[:, 20:], kept[:, 20:])]
+    words, pairs = (TfidfTransformer(sublinear_tf=True).fit(c).transform(k).toarray() for c, k in halves)
+    expected = np.hstack([words, PAIR_LENGTH * pairs[:, :9]])
+    assert np.allclose(found(by_bucket(counts)).toarray(), expected, atol=1e-6)
+
+
+def test_a_document_without_pairs_has_its_words_of_length_1(monkeypatch, counts):
+    monkeypatch.setattr(model_module, "WORD_BUCKETS", 20)
+    found = WordFeatures.choose((counts > 0).sum(0), len(counts))
+    alone = np.zeros((1, 30))
+    alone[0, 3] = 2
+    assert found(by_bucket(alone)).toarray().max() == pytest.approx(1)
+
+
+def test_logits_are_the_product(model, dense, counts):
+    expected = tfidf_of(counts) @ dense + model.bias_L
+    assert np.allclose(model.read(model.features(by_bucket(counts))), expected, atol=1e-5)
+
+
+def test_unknown_words_count_nothing_and_no_words_give_the_bias(model):
+    known, unknown, nothing = np.zeros((3, 1000))
+    known[[3, 4, 8]] = 1, 2, 1
+    unknown[[3, 4, 8, 999]] = 1, 2, 1, 5
+    found = model.read(model.features(by_bucket(np.stack([known, unknown, nothing]))))
+    assert found[0].tolist() == found[1].tolist()
+    assert found[2].tolist() == model.bias_L.tolist()
+
+
+def test_other_texts_of_the_batch_change_nothing(model, counts):
+    together = model.read(model.features(by_bucket(counts)))
+    for i in range(5):
+        assert model.read(model.features(by_bucket(counts[i : i + 1])))[0].tolist() == together[i].tolist()
+
+
+def test_topk_is_the_sorted_sigmoid_with_ties_to_the_lower_id(model):
+    logits = np.float32([[0, 2, 2, -1, -9, -9, -9], [5, 5, 5, 5, -9, -9, -9]])
+    ids, probs = model.topk(logits, 3)
+    assert ids.tolist() == [[1, 2, 0], [0, 1, 2]]
+    assert np.allclose(probs, 1 / (1 + np.exp(-np.take_along_axis(logits, ids, 1))))
+    assert model.topk(logits, 9)[0].shape == (2, 7)
+    allowed = np.array([True, False, True, True, False, False, False])
+    assert model.topk(logits, 2, allowed)[0].tolist() == [[2, 0], [0, 2]]
+    ids, probs = model.topk(logits, 5, allowed)
+    assert ids.tolist() == [[2, 0, 3, -1, -1], [0, 2, 3, -1, -1]]
+    assert not probs[:, 3:].any()
+
+
+@given(arrays.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.integers(-2, 2)),
+       st.integers(1, 9))  # fmt: skip
+def test_best_columns_match_a_sort_of_all(scores, k):
+    """Whole numbers, so that many are equal."""
+    k = min(k, scores.shape[1])
+    expected = [sorted(range(len(row)), key=lambda i, row=row: (-row[i], i))[:k] for row in scores]
+    assert best_columns(scores, k).tolist() == expected
+
+
+def test_probability_of_one_label(model, counts):
+    states = model.read(model.features(by_bucket(counts)))
+    assert np.allclose(model.probability_of(states, 2), 1 / (1 + np.exp(-states[:, 2])))
+
+
+def test_curves_rise_everywhere():
+    scores = np.repeat(np.linspace(-2, 2, 41, dtype=np.float32)[:, None], 3, 1)
+    curve = np.float32([[0.5, 0.5, 0.5], [3, 3, 3], [0, 1, -1]])  # a line; bent from -1 on; bent up to 1
+    found = rising(scores, curve)
+    whole = curve[0] + curve[1] * scores + curve[2] * scores**2
+    assert found[:, 0].tolist() == whole[:, 0].tolist()
+    assert np.allclose(found[10:, 1], whole[10:, 1])
+    assert np.allclose(found[:31, 2], whole[:31, 2])
+    assert (np.diff(found, axis=0) > 0.09).all()
+
+
+def read_again(model, folder):
+    settings = model.settings() | {"n_labels": model.n_labels}
+    return load(folder, settings, Config())
+
+
+def test_saved_and_loaded_it_says_the_same(model, counts, tmp_path):
+    model.save_weights(tmp_path)
+    batch = model.features(by_bucket(counts))
+    loaded = read_again(model, tmp_path)
+    assert loaded.read(loaded.features(by_bucket(counts))).tolist() == model.read(batch).tolist()
+
+
+def damaged(tensors, where):
+    if where == "label":
+        tensors["label"][3] = N_LABELS
+    elif where == "negative label":
+        tensors["label"][3] = -1
+    elif where == "overflow":  # differences that are positive only because they overflow
+        tensors["start"][1:4] = 2**62, -(2**63), -(2**62)
+    elif where == "buckets fall":
+        tensors["bucket"][4] = 0
+    elif where == "bucket beyond the last":
+        tensors["bucket"][-1] = BUCKETS
+    elif where == "start":
+        tensors["start"][1] = 10**9
+    elif where == "end":
+        tensors["start"][-1] = 10**9
+    else:
+        tensors[where].flat[0] = np.nan
+    return tensors
+
+
+@pytest.mark.parametrize(
+    "where",
+    ["label", "negative label", "start", "end", "overflow", "buckets fall", "bucket beyond the last",
+     "idf", "weight", "bias", "curve"],
+)  # fmt: skip
+def test_damaged_weights_are_refused_in_one_line(model, tmp_path, where):
+    model.save_weights(tmp_path)
+    path = tmp_path / "model.safetensors"
+    save_file(damaged({name: tensor.copy() for name, tensor in load_file(path).items()}, where), path)
+    with pytest.raises(ModelError) as caught:
+        read_again(model, tmp_path)
+    assert "\n" not in str(caught.value)
