@@ -46,7 +46,7 @@ from aplc.models.network import TaggingModel
 from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
 from aplc.plan.probe import WARMUP, memory_at_hand, spread_batches
-from aplc.store.folder import TrainedTagger
+from aplc.store.folder import load_tagger
 from aplc.train.checkpoint import Progress
 from aplc.train.loop import Run, train_step
 from aplc.train.optim import Optimizers

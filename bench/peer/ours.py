@@ -22,7 +22,7 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.predict.search import predict_documents
-    from aplc.store.folder import TrainedTagger
+    from aplc.store.folder import load_tagger
     from aplc.train.prepare import Source
     from aplc.train.run import train
 
@@ -38,7 +38,7 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     )
     trained = clock.read()
     size = sum(file.stat().st_size for file in (out / "model").iterdir() if file.is_file())  # not the checkpoints
-    model = TrainedTagger.load(out / "model")
+    model = load_tagger(out / "model")
     documents = list(corpus.documents("test"))
     clock.restart()
     blocks = [(ids, probs) for _, ids, probs in predict_documents(model, documents, min(DEPTH, len(model.labels)))]

@@ -7,19 +7,24 @@ import sys
 import numpy as np
 import pytest
 
+from aplc.config import Config
 from aplc.data.corpus import Corpus
+from aplc.data.source import Source
 from aplc.errors import AplcError, CorpusError
+from aplc.evaluate.report import render_report
 from aplc.evaluate.run import Evaluator, evaluate, parse_propensity
 from aplc.evaluate.saved import load_evaluation, save_evaluation
 from aplc.evaluate.table import render
-from aplc.store.folder import TrainedTagger
+from aplc.store.folder import load_tagger
+from aplc.train.relabel import retire_labels
+from aplc.train.run import train
 from evaluations import make_evaluation, make_labels
 
 NAMES = [f"label {i}" for i in range(40)]
 
 
 def test_model_is_scored_with_bands_clusters_and_intervals(corpus, trained):
-    evaluation = evaluate(TrainedTagger.load(trained), Corpus.open(corpus).documents("test"), n_examples=3)
+    evaluation = evaluate(load_tagger(trained), Corpus.open(corpus).documents("test"), n_examples=3)
     figures = json.loads(json.dumps(evaluation.to_dict()))
     assert figures["unseen_labels"] == 1
     assert [band["name"] for band in figures["bands"]] == ["head", "torso", "tail", "unseen"]
@@ -43,12 +48,35 @@ def test_model_is_scored_with_bands_clusters_and_intervals(corpus, trained):
 
 
 def test_options_reach_the_metrics(corpus, trained):
-    folder, documents = TrainedTagger.load(trained), list(Corpus.open(corpus).documents("test"))
+    folder, documents = load_tagger(trained), list(Corpus.open(corpus).documents("test"))
     usual = evaluate(folder, documents).metrics
     other = evaluate(folder, documents, propensity=(0.6, 2.6), threshold=0.01).metrics
     assert usual.result()["P@3"] == other.result()["P@3"]
     assert usual.result()["PSP@3"] != other.result()["PSP@3"]
     assert usual.result()["micro-F1"] != other.result()["micro-F1"]
+
+
+def test_retired_label_keeps_its_weight_in_psp(corpus, trained):
+    """It counts as missed, by the weight of its training documents and not as if training had never seen it."""
+    tagger, documents = load_tagger(trained), list(Corpus.open(corpus).documents("test"))
+    frequent = tagger.labels.names[0]
+    evaluation = evaluate(retire_labels(tagger, [frequent]), documents)
+    assert "1 true labels are retired; they count as missed." in evaluation.notes
+    assert evaluation.n_unseen == 1
+    stats = evaluation.metrics.label_stats(5)
+    assert (stats.true[0] > 0, stats.hits[0]) == (True, 0)
+    assert stats.train[0] == tagger.labels.counts[0]
+    assert frequent not in {score.name for half in evaluation.best_and_worst for score in half}
+
+
+def test_model_without_clusters_has_no_table_of_them(corpus, tmp_path):
+    config = Config.from_preset("words").with_settings(["data.validation=0.2"])
+    tagger = train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m")
+    evaluation = evaluate(tagger, Corpus.open(corpus).documents("test"))
+    assert evaluation.to_dict()["clusters"] == []
+    assert "cluster" not in render(evaluation)
+    assert "By cluster" not in render_report(evaluation, model="m", corpus="c", part="test")
+    assert "layers" not in (tmp_path / "m" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("text", ["nonsense", "1", "1,2,3", "0.5,x", "-1,2", "0,0"])

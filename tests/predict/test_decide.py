@@ -13,7 +13,7 @@ from aplc.predict.decide import Decision, Rule, allowed_labels, best_f1_counts
 from helpers import aplc, fails, ok, topic_rows
 from reference import reference_f1_count
 
-TEXTS = ["cat dog paw", "violin sonata opera", "rain snow", "cat rain engine soup", ""]
+TEXTS = ["cat dog paw", "violin sonata opera", "rain snow", "cat rain engine soup", "."]
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,12 @@ def test_rules_choose_from_the_same_list(tagger):
         assert tagger.predict(TEXTS, top_k=1, threshold=threshold) == [tags[:1] for tags in chosen]
     for whole, tags in zip(everything, tagger.predict(TEXTS, expected_f1=True), strict=True):
         assert tags == whole[: reference_f1_count([p for _, p in whole])]
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n\t"])
+def test_text_without_content_gets_no_labels(tagger, text):
+    """All a model knows of it is which labels are frequent."""
+    assert tagger.predict([text, "rain snow"], top_k=2)[0] == []
 
 
 def test_precision_is_the_held_out_threshold(tagger):

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from aplc.data.formats import Document
+from aplc.predict.decide import Rule
 from aplc.predict.explain import explain, parts_of
+from aplc.predict.search import decide_documents
 from aplc.store.folder import load_tagger
 from aplc.train.relabel import merge_labels
 from aplc.words.model import WordFeatures, WordsModel
@@ -40,15 +43,6 @@ def test_words_of_the_topic_speak_for_it(tagger):
     assert min(effects["rain"], effects["snow"]) > max(effects["violin"], effects["sonata"])
     music = {text[p.start : p.stop]: p.effect for p in explain(tagger, text, "music, classical").parts}
     assert max(music, key=music.get) in ("violin", "sonata")
-
-
-def test_probability_is_that_of_the_text(tagger):
-    """Before calibration."""
-    model = tagger.model
-    ids, probs = model.topk(model.read(model.prepare(["violin and rain"])), len(tagger.labels))
-    for label, expected in zip(ids[0], probs[0], strict=True):
-        found = explain(tagger, "violin and rain", tagger.labels.names[label])
-        assert found.probability == pytest.approx(float(expected), abs=1e-6)
 
 
 def test_text_beyond_the_limit_is_not_read(tagger):
@@ -124,3 +118,13 @@ def test_many_words_are_left_out_in_groups():
 )
 def test_words(text, words):
     assert [text[start:stop] for start, stop in parts_of(text, 99)] == words
+
+
+def test_probability_is_the_one_that_tagging_gives(trained, corpus):
+    """Calibrated where the model is."""
+    tagger = load_tagger(trained)
+    assert tagger.calibration is not None
+    text = "violin sonata, rain and snow"
+    ((_, tags),) = decide_documents(tagger, [Document(text)], Rule(top_k=3))
+    for label, probability in tags[0]:
+        assert explain(tagger, text, label).probability == pytest.approx(probability, abs=1e-6)

@@ -17,7 +17,7 @@ from aplc.models.network import TaggingModel
 from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
-from aplc.store.folder import TrainedTagger
+from aplc.store.folder import load_tagger
 from helpers import aplc, ok, topic_rows
 
 TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
@@ -62,7 +62,7 @@ def hidden_and_probabilities(folder):
 
 
 def test_onnx_matches_pytorch(trained, exported):
-    folder, other = TrainedTagger.load(trained), TrainedTagger.load(exported[0])
+    folder, other = load_tagger(trained), TrainedTagger.load(exported[0])
     assert isinstance(other.model, OnnxModel)
     torch.testing.assert_close(
         hidden_and_probabilities(other), hidden_and_probabilities(folder), atol=1e-4, rtol=0, check_dtype=False
@@ -104,7 +104,7 @@ def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
 
 @pytest.mark.parametrize("k", [1, 3, 6])
 def test_topk_of_exported_weights_is_exact(int8, k):
-    model = TrainedTagger.load(int8[0]).model
+    model = load_tagger(int8[0]).model
     pooled = torch.randn(40, model.encoder.width) * 3
     allowed = torch.tensor([True, False, True, True, True, True])
     probs = model.clusters.probabilities(pooled)

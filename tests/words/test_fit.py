@@ -18,7 +18,7 @@ from aplc.store.folder import load_tagger, save_tagger
 from aplc.train.relabel import retire_labels
 from aplc.train.run import train
 from aplc.words import fit as fit_module
-from helpers import Recorder
+from helpers import Recorder, write_rows
 
 CONFIG = Config.from_preset("words").with_settings(["data.validation=0.2"])
 
@@ -161,3 +161,14 @@ def test_plan_says_what_does_not_fit(corpus):
     assert few.size == 50
     assert "lower words.limit" in few.render()
     assert few.to_dict()["memory_bytes"] == {"peak": few.peak, "available": 1_000, "fits": False}
+
+
+def test_one_document_of_very_many_words_costs_no_columns(corpus, tmp_path):
+    """Words that only it has are left out, so that the matrix stays as small as without it."""
+    rows = [json.loads(line) for line in (corpus / "train.jsonl").read_text("utf-8").splitlines()]
+    long = {"text": " ".join(f"w{i}" for i in range(100_000)), "labels": ["food"]}
+    for name, content in (("plain", rows), ("long", [*rows, long])):
+        write_rows(tmp_path / f"{name}.jsonl", content)
+        train(Source.from_corpus(Corpus.open(tmp_path / f"{name}.jsonl")), CONFIG, tmp_path / name)
+    plain, long = (load_tagger(tmp_path / name).model.weight_VL.shape[0] for name in ("plain", "long"))
+    assert long <= 1.2 * plain

@@ -104,12 +104,19 @@ class LabelSet:
         return list(dict.fromkeys(ids)) if self.aliases else ids
 
     def encode_all(self, names: Iterable[str], unseen: dict[str, int]) -> list[int]:
-        """Ids of all names; one that is not in the set gets the next free id from `len(self)` on, kept in `unseen`."""
-        ids = [
-            self.index[name] if name in self.index else unseen.setdefault(name, len(self) + len(unseen))
-            for name in names
-        ]
+        """Ids of all names; one that is not in the set gets the next free id from `len(self)` on, kept in `unseen`.
+
+        A retired label keeps its id here, so that metrics weigh it by its training documents.
+        """
+        ids = [self._id_of(name, unseen) for name in names]
         return list(dict.fromkeys(ids)) if self.aliases else ids
+
+    def _id_of(self, name: str, unseen: dict[str, int]) -> int:
+        if name in self.index:
+            return self.index[name]
+        if name in self.retired:
+            return self._rows[name]
+        return unseen.setdefault(name, len(self) + len(unseen))
 
     def save(self, folder: Path) -> None:
         with atomic_write(folder / NAMES) as out:

@@ -59,7 +59,7 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
         "bands_picture": drawings.bands_svg(evaluation.bands),
         "at": str(AT),
         "bands": _bands("By frequency band", evaluation.bands),
-        "clusters": _bands("By cluster of the output layer", evaluation.clusters),
+        "clusters": _bands("By cluster of the output layer", evaluation.clusters) if evaluation.clusters else "",
         "reliability": drawings.reliability_svg(reliability),
         "trust": _trust(evaluation),
         "names_note": escape(_names_note(evaluation)),

@@ -63,9 +63,10 @@ class Evaluation:
         if self.metrics.n_unlabelled:
             found.append(f"{self.metrics.n_unlabelled:,} documents have no label and count as 0.")
         if self.unseen:
-            retired = sum(name in self.labels.retired for name in self.unseen)
-            why = f" ({retired:,} of them retired)" if retired else ""
-            found.append(f"{self.n_unseen:,} true labels are not among the model's{why}; they count as missed.")
+            found.append(f"{self.n_unseen:,} true labels are not among the model's; they count as missed.")
+        true = self.metrics.label_stats(AT).true[: len(self.labels)]
+        if retired := int((true[~self.labels.active] > 0).sum()):
+            found.append(f"{retired:,} true labels are retired; they count as missed.")
         return found
 
     @property
@@ -83,6 +84,9 @@ class Evaluation:
 
     @cached_property
     def clusters(self) -> list[Band]:
+        """Results by cluster of the output layer; none where it has only one."""
+        if not self.cutoffs:
+            return []
         stats = self.metrics.label_stats(AT)
         return by_cluster(stats, cutoffs=self.cutoffs, n_labels=len(self.labels), n_added=self.n_added)
 
@@ -93,7 +97,10 @@ class Evaluation:
     @cached_property
     def best_and_worst(self) -> tuple[list[LabelScore], list[LabelScore]]:
         """Labels by F1 at the threshold."""
-        return best_and_worst(self.metrics.threshold_stats(), self.labels.names)
+        stats = self.metrics.threshold_stats()
+        true = stats.true.copy()
+        true[: len(self.labels)][~self.labels.active] = 0  # retired ones are no news
+        return best_and_worst(replace(stats, true=true), self.labels.names)
 
     def to_dict(self) -> dict[str, Any]:
         reliability = self.metrics.reliability(AT)

@@ -14,7 +14,9 @@ def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     """Figures in percent beside the baseline's, then results by band and cluster, then examples (all by default)."""
     lines = [f"{evaluation.metrics.n_evaluated:,} documents, {len(evaluation.labels):,} labels", ""]
     lines += _figures(evaluation)
-    lines += ["", *_bands("band", evaluation.bands), "", *_bands("cluster", evaluation.clusters)]
+    lines += ["", *_bands("band", evaluation.bands)]
+    if evaluation.clusters:
+        lines += ["", *_bands("cluster", evaluation.clusters)]
     if evaluation.notes:
         lines += ["", *evaluation.notes]
     return "\n".join(lines + _examples(evaluation.examples[:n_examples]))

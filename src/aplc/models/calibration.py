@@ -160,13 +160,16 @@ class Ranking:
         """Whether the model's own order is the final one."""
         return self.calibration is None and self.merged is None
 
+    def final(self, ids: Ints, probs: NDArray) -> Floats:
+        """What the model's own probabilities of labels become; merged labels apart."""
+        return probs.astype(np.float64) if self.calibration is None else self.calibration(ids, probs, self.bounds)
+
     def settle(self, ids: Ints, probs: NDArray, k: int) -> tuple[Ints, NDArray[np.float32], Bools]:
         """(ids, probs) of the best k (n, k), with -1 and 0 where there are fewer, and whether more candidates could
         change a row."""
         n, w = ids.shape
         exhausted = (ids < 0).any(axis=1)
-        final = probs.astype(np.float64) if self.calibration is None else self.calibration(ids, probs, self.bounds)
-        final = np.where(ids < 0, -1.0, final)
+        final = np.where(ids < 0, -1.0, self.final(ids, probs))
         order = np.lexsort((ids, -probs, -final), axis=1)
         ids, final = np.take_along_axis(ids, order, 1), np.take_along_axis(final, order, 1)
         valid = ids >= 0

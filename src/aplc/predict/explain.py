@@ -37,7 +37,7 @@ class Part:
 @dataclass(frozen=True)
 class Explanation:
     probability: float
-    """Of the label, for the text as the model reads it, before calibration."""
+    """Of the label in the text, calibrated as in tagging; `effect` is about the model's own log-odds."""
     read: int
     """Characters of the text that were looked at: those that the model reads, and at most `LONGEST`."""
     parts: list[Part]
@@ -52,13 +52,14 @@ def explain(trained: TrainedTagger, text: str, label: str, *, max_parts: int = M
     read = trained.model.characters_read(text)
     spans = parts_of(text[:read], max_parts)
     variants = [text[:read], *(text[:start] + " " + text[stop:read] for start, stop in spans)]
-    probs = _probabilities(trained.model, variants, _member(trained, text[:read], trained.labels.index[label]))
+    member = _member(trained, text[:read], trained.labels.index[label])
+    probs = _probabilities(trained.model, variants, member)
     # Held away from 0 and 1 by what float32 can tell apart.
     odds = np.clip(probs, 1e-30, 1 - 1e-7)
     log_odds = np.log(odds) - np.log1p(-odds)
     effects = log_odds[0] - log_odds[1:]
     parts = [Part(start, stop, float(effect)) for (start, stop), effect in zip(spans, effects, strict=True)]
-    return Explanation(float(probs[0]), read, parts)
+    return Explanation(float(trained.ranking.final(np.array([member]), probs[:1])[0]), read, parts)
 
 
 def parts_of(text: str, max_parts: int) -> list[tuple[int, int]]:

@@ -122,10 +122,14 @@ def calibrate(trained: TrainedTagger, documents: Iterable[Document]) -> Calibrat
 def decide_documents(
     trained: TrainedTagger, documents: Iterable[Document], rule: Rule
 ) -> Iterator[tuple[list[Document], list[list[tuple[str, float]]]]]:
-    """Blocks of documents and the labels that `rule` gives them: (label, probability) pairs, best first."""
+    """Blocks of documents and the labels that `rule` gives them: (label, probability) pairs, best first.
+
+    A text of nothing but white space gets none: all a model knows of it is which labels are frequent.
+    """
     decision = Decision.of(rule, trained.labels, trained.calibration)
     for block, ids, probs in predict_documents(trained, documents, decision.depth, allowed=decision.allowed):
-        counts = decision.counts(ids, probs)
+        has_text = np.array([bool(document.text.strip()) for document in block])
+        counts = np.where(has_text, decision.counts(ids, probs), 0)
         yield block, [name_tags(trained, ids[i, :n], probs[i, :n]) for i, n in enumerate(counts)]
 
 
