@@ -12,7 +12,7 @@ from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source
 from aplc.errors import CorpusError
-from conftest import write_rows
+from helpers import write_rows
 
 TEXTS = ["the quick brown fox", "jumps over the lazy dog", "  ", "the the the\nfox\tdog"]
 LABELS = LabelSet.from_counter(Counter({"a": 3, "b": 2, "c": 1}))

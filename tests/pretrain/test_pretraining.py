@@ -21,9 +21,7 @@ from aplc.pretrain.prepare import open_texts, prepare
 from aplc.pretrain.run import build, pretrain
 from aplc.train import loop
 from aplc.train.checkpoint import Progress
-from conftest import TOPICS, Recorder
-from test_cli import aplc, ok
-from test_distributed import run as launch
+from helpers import TOPICS, Recorder, aplc, launch, ok
 
 TINY = [
     "model.layers=2",

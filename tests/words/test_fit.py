@@ -18,7 +18,7 @@ from aplc.store.folder import load_tagger, save_tagger
 from aplc.train.relabel import retire_labels
 from aplc.train.run import train
 from aplc.words import fit as fit_module
-from conftest import Recorder
+from helpers import Recorder
 
 CONFIG = Config.from_preset("words").with_settings(["data.validation=0.2"])
 
