@@ -204,6 +204,15 @@ def reference_band(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def best_labels(probs: np.ndarray, k: int, allowed: Sequence[bool] | None = None) -> list[list[tuple[int, float]]]:
+    """The k best labels of each document with their probabilities; (-1, 0) where none are left."""
+    found = []
+    for row in probs:
+        ranked = sorted((-p, label) for label, p in enumerate(row) if allowed is None or allowed[label])
+        found.append(([(label, -p) for p, label in ranked] + [(-1, 0.0)] * k)[:k])
+    return found
+
+
 def reference_ranking(
     probs: Sequence[float],
     curves: Sequence[Sequence[tuple[float, float]]],

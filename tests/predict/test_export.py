@@ -15,13 +15,13 @@ from aplc.data.batches import Collator
 from aplc.data.template import Template
 from aplc.errors import ModelError
 from aplc.models import graphs
+from aplc.models.base import LabelModel
 from aplc.models.graphs import int8_rows, quantise, save_graph, to_graphs
 from aplc.models.network import TaggingModel
 from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.predict.export import export
 from aplc.store.folder import load_tagger, save_tagger
-from aplc.train.relabel import retire_labels
 from helpers import aplc, ok, topic_rows
 
 TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
@@ -119,25 +119,31 @@ def test_exported_model_can_be_saved(exported, tmp_path):
 
 
 def test_labels_of_an_exported_model_can_be_retired(exported, tmp_path):
-    save_tagger(retire_labels(load_tagger(exported[0]), ["food"]), tmp_path / "fewer")
+    shutil.copytree(exported[0], tmp_path / "fewer")
+    ok(aplc("labels", "retire", tmp_path / "fewer", "food"))
     found = Tagger.from_pretrained(tmp_path / "fewer").predict("bread soup", top_k=6)
     assert len(found) == 5
     assert "food" not in dict(found)
 
 
 @pytest.mark.parametrize("k", [1, 3, 6])
-def test_topk_of_exported_weights_is_exact(int8, k):
+def test_topk_of_exported_weights_matches_reference(int8, k):
+    """The slow twin sorts all labels by `probability_of`."""
     model = load_tagger(int8[0]).model
-    pooled = torch.randn(40, model.encoder.width) * 3
-    allowed = torch.tensor([True, False, True, True, True, True])
-    probs = model.clusters.probabilities(pooled)
-    for mask in (None, allowed):
-        wanted = probs if mask is None else probs.masked_fill(~mask, -1)
-        best, ids = wanted.sort(dim=1, descending=True, stable=True)
-        found = model.clusters.topk(pooled, k, allowed=mask)
-        torch.testing.assert_close(found.probs, best[:, :k])
-        seen = found.probs >= 0
-        assert torch.equal(found.ids[seen], ids[:, :k][seen])
+    states = torch.randn(40, model.encoder.width, generator=torch.Generator().manual_seed(0)) * 3
+    every = np.stack([model.probability_of(states, label) for label in range(model.n_labels)], 1)
+    for allowed in (None, np.array([True, False, True, True, True, True])):
+        ids, probs = model.topk(states, k, allowed)
+        expected = reference.best_labels(every, k, allowed)
+        assert ids.tolist() == [[label for label, _ in row] for row in expected]
+        assert np.allclose(probs, [[p for _, p in row] for row in expected], atol=1e-6)
+
+
+def test_an_exported_model_has_all_that_label_models_have(exported):
+    model = load_tagger(exported[0]).model
+    assert model.kind == "exported"
+    assert [name for name in vars(LabelModel) if not name.startswith("_") and not hasattr(model, name)] == []
+    assert (model.bounds[0], model.bounds[-1]) == (0, model.n_labels)
 
 
 def test_int8_is_a_quarter_and_close(int8):
