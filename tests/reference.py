@@ -326,11 +326,12 @@ UNSPACED_SCRIPTS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x304
 
 
 def words_of_text(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; single characters in scripts without spaces between words."""
+    """Runs of letters, digits and the marks on them, in lower case; single characters in scripts without spaces."""
     words, current = [], ""
     for character in unicodedata.normalize("NFKC", text).lower() + " ":
         unspaced = any(first <= ord(character) <= last for first, last in UNSPACED_SCRIPTS)
-        if character.isalnum() and not unspaced:
+        mark = unicodedata.category(character).startswith("M") and ord(character) < 0x10000
+        if not unspaced and (character.isalnum() or (mark and current)):
             current += character
             continue
         words += [current] * bool(current) + [character] * unspaced

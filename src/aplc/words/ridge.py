@@ -68,7 +68,7 @@ def solve(
     prune: float,
     screen: Screen,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
-    """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores to learn curves from."""
+    """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves."""
     n_documents, n_labels = y_NL.shape
     size = equations(x_NV.shape, limit)
     available = free_bytes()
@@ -163,8 +163,8 @@ class Conjugate:
             step_NC.mul_(more_C).add_(near_NC)
             p_step_NC.mul_(more_C).add_(rest_NC)
         raise RunError(
-            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.ridge, e.g. --set words.ridge=0.5, "
-            "or words.limit"
+            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.ridge, "
+            "e.g. --set words.ridge=0.5, or words.limit"
         )
 
     def _nearly(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:
