@@ -72,12 +72,12 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         choices=[*LIBRARIES, OURS],
         help="run only this (finished ones stay in the table); can be repeated",
     )
-    parser.add_argument("--preset", action="append", help="of ours; can be repeated (default: cpu)")
+    parser.add_argument("--preset", action="append", help="of ours; can be repeated (default: words)")
     parser.add_argument("--set", action="append", default=[], dest="settings", help="change a setting of the preset")
     parser.add_argument("--limit", type=float, default=7200, help="seconds a peer may take (default: 7200)")
     parser.add_argument("--propensity", default="default", help=f"for PSP: {', '.join(PROPENSITIES)} or A,B")
     options = parser.parse_args(given)
-    options.preset = options.preset or ["cpu"]
+    options.preset = options.preset or ["words"]
     return options
 
 

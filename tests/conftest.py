@@ -1,27 +1,16 @@
-"""What several test files share: a small corpus with a pattern to learn, and a cache of the test session's own."""
+"""Fixtures that several test files use: a small corpus, a model trained on it, a cache of the session's own."""
 
-import json
 import os
-import random
 import socket
 
 import hypothesis
 import pytest
 
-from aplc.console import Screen
+from helpers import SMALL, topic_rows, write_rows
 
 os.environ["OMP_NUM_THREADS"] = "1"  # test processes share the cores; read when torch is first imported
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("fixed")  # the same cases in every run
-
-TOPICS = {
-    "animals": "cat dog horse fur paw bark",
-    "vehicles": "car train wheel engine road rail",
-    "food": "bread cheese apple soup cook eat",
-    "music, classical": "violin sonata orchestra concert opera",
-    "météo": "rain snow cloud wind sun storm",
-    "rare": "quark lepton boson gluon",
-}
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -29,22 +18,6 @@ def _own_cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("APLC_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-def write_rows(path, rows):
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-
-
-def topic_rows(n, seed):
-    rng = random.Random(seed)
-    names = list(TOPICS)
-    rows = []
-    for i in range(n):
-        labels = rng.sample(names[:-1], rng.choice([1, 1, 2])) + (["rare"] if i % 25 == 0 else [])
-        words = [word for label in labels for word in rng.choices(TOPICS[label].split(), k=rng.randint(3, 9))]
-        rng.shuffle(words)
-        rows.append({"id": f"{seed}-{i}", "text": " ".join(words), "labels": labels})
-    return rows
 
 
 @pytest.fixture(scope="session")
@@ -58,36 +31,6 @@ def corpus(tmp_path_factory):
     return folder
 
 
-SMALL = [
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "model.inner_width=64",
-    "model.hidden_width=32",
-    "data.vocab_size=200",
-    "train.lr_encoder=5e-3",
-    "train.lr_hidden=5e-3",
-    "train.lr_clusters=2e-2",
-    "train.batch_size=16",
-]
-"""Settings that make the tiny preset train in a second."""
-
-
-class Recorder(Screen):
-    """A screen that remembers what was said."""
-
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, message):
-        self.lines.append(message)
-
-    @property
-    def text(self):
-        return "\n".join(self.lines)
-
-
 @pytest.fixture(scope="session")
 def small():
     return SMALL
@@ -98,7 +41,7 @@ def trained(corpus, tmp_path_factory):
     """A model folder that has learned the topics."""
     from aplc.config import Config
     from aplc.data.corpus import Corpus
-    from aplc.train.prepare import Source
+    from aplc.data.source import Source
     from aplc.train.run import train
 
     out = tmp_path_factory.mktemp("trained") / "model"

@@ -13,13 +13,14 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 JSON = {"Content-Type": "application/json"}
 
 
 @contextlib.contextmanager
 def serving(model, *options, env=None):
-    """`aplc serve` in a process of its own, on a free port; yields (process, port). Killed if it has not ended."""
+    """`aplc serve` in a process of its own, on a free port; yields (process, port) and kills it in the end."""
     command = [sys.executable, "-m", "aplc", "serve", str(model), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as process:
         try:
@@ -39,7 +40,7 @@ def wait_until_up(port, seconds=60):
             if call(port, "GET", "/health")[0] == 200:
                 return
         time.sleep(0.05)
-    raise AssertionError("the server does not come up")
+    raise AssertionError("the server does not start")
 
 
 def call(port, method, path, body=None, headers=JSON):
@@ -53,9 +54,23 @@ def call(port, method, path, body=None, headers=JSON):
         connection.close()
 
 
+def read_metrics(text):
+    """What /metrics answers, as numbers by name."""
+    lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def resident_memory(pid):
+    """Bytes of memory a process has in use; None where the system has no /proc."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        return None
+
+
 @dataclass
 class Load:
-    """What clients have seen. `lost`: a request was sent and no whole answer came. `refused`: it could not be sent."""
+    """What the clients saw. `lost`: requests sent without a complete answer. `refused`: connections refused."""
 
     answered: int = 0
     wrong: list = field(default_factory=list)
@@ -67,10 +82,10 @@ class Load:
 
 
 def run_load(port, texts, expected, *, clients, seconds, stop_pid=None, top_k=5, headers=JSON):
-    """Send texts from so many clients at once for some seconds; with `stop_pid`, SIGTERM that process halfway.
+    """Send texts from many clients at once; with `stop_pid`, send that process SIGTERM after half the time.
 
-    Every fourth client opens a connection for each request, the others keep theirs. `expected` are the model's own tags
-    of each text, with some more than `top_k` of them.
+    Every fourth client opens a connection for each request, the others keep theirs open. `expected`: the model's own
+    tags of each text, and more of them than `top_k`.
     """
     load, lock, numbers = Load(), threading.Lock(), itertools.count()
     end = time.monotonic() + seconds
@@ -119,7 +134,7 @@ def run_load(port, texts, expected, *, clients, seconds, stop_pid=None, top_k=5,
 
 
 def matches(tags, expected, top_k, tolerance=1e-4):
-    """Are these the text's tags? Probabilities to the rounding of other batch shapes; near ties in any order."""
+    """Are these the text's tags? Rounding depends on the batch, so near ties may come in any order."""
     known = dict(expected)
     best = [p for _, p in expected[:top_k]]
     return (

@@ -50,6 +50,10 @@ def test_every_preset_loads():
         Config.from_preset(name)
 
 
+def test_former_name_of_the_words_preset():
+    assert Config.from_preset("cpu") == Config.from_preset("words")
+
+
 def test_settings_survive_json():
     config = Config.from_preset("tiny").with_settings(["clusters.cutoffs=[10,20]", "train.lr_hidden=1"])
     assert config.clusters.cutoffs == (10, 20)

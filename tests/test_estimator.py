@@ -10,7 +10,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from aplc import Tagger
 from aplc.errors import AplcError, NotFittedError
-from conftest import SMALL, topic_rows
+from helpers import SMALL, topic_rows
 
 ROWS = topic_rows(90, seed=5)
 TEXTS, LABELS = [row["text"] for row in ROWS], [row["labels"] for row in ROWS]
@@ -81,17 +81,17 @@ def test_score_matches_evaluation(tagger, trained):
     from aplc.data.formats import Document
     from aplc.evaluate.run import evaluate
 
-    evaluation = evaluate(tagger.folder, [Document(t, names) for t, names in zip(TEXTS, LABELS, strict=True)])
+    evaluation = evaluate(tagger.trained, [Document(t, names) for t, names in zip(TEXTS, LABELS, strict=True)])
     assert tagger.score(TEXTS, LABELS) == pytest.approx(evaluation.metrics.result()["nDCG@5"])
 
 
 def test_partial_fit_goes_on_and_adds_labels(trained):
     tagger = Tagger.from_pretrained(trained)
-    before = tagger.folder
+    before = tagger.trained
     assert tagger.partial_fit(["quark boson", "gluon lepton"] * 8, [["rare", "physics"], ["physics"]] * 8) is tagger
     assert "physics" in tagger.classes_
-    assert tagger.folder.n_documents == before.n_documents + 16
-    assert tagger.folder.labels.counts[-1] == 16
+    assert tagger.trained.n_documents == before.n_documents + 16
+    assert tagger.trained.labels.counts[-1] == 16
     assert "physics" in dict(tagger.predict("quark gluon", top_k=3))
     again = Tagger.from_pretrained(trained)
     assert again.predict(TEXTS[:5]) == Tagger.from_pretrained(trained).predict(TEXTS[:5])

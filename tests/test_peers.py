@@ -17,7 +17,7 @@ from napkinxc import metrics as judge
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "bench"))
 import peers
-from conftest import SMALL
+from helpers import SMALL
 from peer import environments, methods, networks
 from peer.answers import Features, best, sparse_top
 from peer.environments import PeerError, run_limited

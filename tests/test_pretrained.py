@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from test_cli import aplc, ok
+from helpers import TOPICS, aplc, ok
 
 
 def train(corpus, out, encoder, *settings):
@@ -18,7 +18,6 @@ def xlnet(tmp_path_factory):
     """A small XLNet checkpoint as `transformers` saves it, with a SentencePiece model trained for it."""
     transformers = pytest.importorskip("transformers")
     sentencepiece = pytest.importorskip("sentencepiece")
-    from conftest import TOPICS
 
     folder = tmp_path_factory.mktemp("xlnet")
     sentencepiece.SentencePieceTrainer.train(

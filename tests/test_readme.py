@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from aplc.data.corpus import Corpus
-from test_cli import SETTINGS, aplc
+from helpers import SETTINGS, aplc
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 DOCS = Path(__file__).parent.parent / "docs"

@@ -14,7 +14,7 @@ import pytest
 import scipy.sparse as sp
 
 from aplc.config import Config, preset_names
-from conftest import topic_rows
+from helpers import topic_rows
 
 RUNS = Path(__file__).parent.parent / "runs"
 SCRIPTS = sorted(path.stem for path in RUNS.glob("*-*.sh"))

@@ -7,7 +7,7 @@ import pytest
 
 from aplc import Tagger
 from aplc.errors import AplcError, ModelError, NotFittedError
-from conftest import SMALL, topic_rows
+from helpers import SMALL, topic_rows
 
 TEXTS = ["cat dog paw", "violin sonata opera", "", "rain " * 5000]
 

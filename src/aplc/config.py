@@ -86,8 +86,8 @@ class EncoderConfig:
 @dataclass(kw_only=True, frozen=True)
 class ModelConfig(EncoderConfig):
     kind: Literal["network", "words", "exported"] = "network"
-    """What is trained: the paper's network, or a words model, to which of the other settings of `model`, `clusters` and
-    `train` only the seed matters. "exported" is what `aplc export` makes."""
+    """What is trained: the paper's network, or a words model, which ignores the other settings of `model`, `clusters`
+    and `train` but the seed. "exported" is what `aplc export` makes."""
     pooling: Literal["auto", "last", "first", "mean"] = "auto"
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
@@ -98,7 +98,7 @@ class ModelConfig(EncoderConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.encoder == "words":
-            raise AplcError("model.encoder = 'words': is a kind of model now; use --preset words, or model.kind=words")
+            raise AplcError("model.encoder = 'words' is a kind of model now; use --preset words or model.kind=words")
         check("model", "hidden_width", self.hidden_width, self.hidden_width >= 1, "at least 1")
         check("model", "hidden_dropout", self.hidden_dropout, 0 <= self.hidden_dropout < 1, "in [0, 1)")
 

@@ -172,7 +172,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     @property
     def trained(self) -> TrainedTagger:
-        """The model with its tokenizer and labels."""
+        """The model with its labels and calibration."""
         if not self.__sklearn_is_fitted__():
             raise NotFittedError("this Tagger has no model yet: call fit, or Tagger.from_pretrained(folder)")
         return self._trained

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from aplc.data.convert import convert
 from aplc.data.corpus import Corpus
 from aplc.errors import CorpusError
-from test_cli import aplc
+from helpers import aplc
 
 TEXTS = {"train": ["Of cats, and “dogs”", "Trains run", "", "A dog on a train"], "test": ["A cat", "Rails"]}
 LABELS = {"train": [[0, 2], [1], [0], []], "test": [[2, 1], [0]]}

@@ -7,7 +7,7 @@ from aplc.data.corpus import Corpus
 from aplc.data.inspection import Distinct, Length, hash_text, inspect_corpus
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import AplcError
-from conftest import write_rows
+from helpers import write_rows
 
 
 def corpus_of(folder, **parts):

@@ -4,10 +4,11 @@ import pytest
 import torch
 
 from aplc.config import Config
+from aplc.data.tokenizer import Tokenizer
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import build_encoder
 from aplc.train.optim import Optimizers, slanted_triangular
-from conftest import SMALL
+from helpers import SMALL, TOPICS
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,8 @@ def test_each_module_is_trained_at_its_own_rate(clusters_optimizer):
             *(f"train.lr_{name}={rate}" for name, rate in rates.items()),
         ]
     )
-    model = TaggingModel(build_encoder(config.model, vocab_size=50), config, n_labels=20, cutoffs=(10,))
+    tokenizer = Tokenizer.train([*TOPICS.values()], 50)
+    model = TaggingModel(build_encoder(config.model, vocab_size=50), tokenizer, config, n_labels=20, cutoffs=(10,))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

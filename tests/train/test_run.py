@@ -6,20 +6,19 @@ import threading
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from aplc.config import Config
 from aplc.data.corpus import Corpus
+from aplc.data.source import Source, hold_out
 from aplc.errors import RunError
 from aplc.evaluate.run import evaluate
 from aplc.models.network import TaggingModel
-from aplc.store.folder import TrainedTagger
+from aplc.store.folder import load_tagger
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, checkpoints, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers
-from aplc.train.prepare import Source, hold_out
 from aplc.train.run import train
-from conftest import SMALL, Recorder
+from helpers import SMALL, Recorder, assert_same_weights, weights
 
 
 def run(corpus, out, *settings, resume=False, screen=None):
@@ -27,18 +26,8 @@ def run(corpus, out, *settings, resume=False, screen=None):
     return train(Source.from_corpus(Corpus.open(corpus)), config, out, resume=resume, screen=screen)
 
 
-def weights(out):
-    return load_file(out / "model.safetensors")
-
-
-def assert_same_weights(a, b):
-    assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
-
-
 def test_it_learns_and_knows_unseen_labels(corpus, trained):
-    evaluation = evaluate(TrainedTagger.load(trained), Corpus.open(corpus).documents("test"))
+    evaluation = evaluate(load_tagger(trained), Corpus.open(corpus).documents("test"))
     result, baseline = evaluation.metrics.result(), evaluation.baseline.result()
     assert result["P@1"] > 0.75
     assert result["P@1"] > baseline["P@1"] + 0.4
@@ -67,7 +56,7 @@ def test_same_seed_same_weights(corpus, tmp_path):
     run(corpus, tmp_path / "a")
     run(corpus, tmp_path / "b")
     run(corpus, tmp_path / "c", "train.seed=1")
-    assert_same_weights(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
     assert not torch.equal(weights(tmp_path / "a")["hidden.weight"], weights(tmp_path / "c")["hidden.weight"])
 
 
@@ -98,7 +87,7 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, sto
         run(corpus, tmp_path / "parts", *settings)
     monkeypatch.undo()
     run(corpus, tmp_path / "parts", *settings, resume=True)
-    assert_same_weights(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
     logs = [
         [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in (out / "metrics.jsonl").open()]
         for out in (tmp_path / "whole", tmp_path / "parts")
@@ -199,7 +188,7 @@ def test_infinite_loss_stops_and_keeps_the_last_good_model(corpus, tmp_path, mon
     monkeypatch.setattr(loop, "train_step", counted)
     with pytest.raises(RunError, match=r"step 21, epoch 2.*best model so far \(step 12\).*lr_clusters"):
         run(corpus, out)
-    assert TrainedTagger.load(out).labels.names
+    assert load_tagger(out).labels.names
 
 
 def test_early_stopping(corpus, tmp_path):
@@ -212,6 +201,6 @@ def test_early_stopping(corpus, tmp_path):
 
 def test_given_tokenizer_is_used(corpus, trained, tmp_path):
     screen = Recorder()
-    folder = run(corpus, tmp_path / "out", f"data.tokenizer={trained}", "train.epochs=1", screen=screen)
+    given = run(corpus, tmp_path / "out", f"data.tokenizer={trained}", "train.epochs=1", screen=screen)
     assert f"tokenizer: {trained}" in screen.text
-    assert folder.tokenizer.fingerprint == TrainedTagger.load(trained).tokenizer.fingerprint
+    assert given.model.tokenizer.fingerprint == load_tagger(trained).model.tokenizer.fingerprint

@@ -34,7 +34,7 @@ OnBadRow = Annotated[
 
 @contextlib.contextmanager
 def open_corpus(path: Path, on_bad_row: Literal["stop", "skip"], rejects: Path) -> "Iterator[Corpus]":
-    """The corpus; afterwards, a word on the rows that were set aside."""
+    """The corpus; afterwards, a line on the rows that could not be read."""
     from aplc.data.corpus import Corpus
     from aplc.data.formats import BadRows
 

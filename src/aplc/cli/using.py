@@ -152,7 +152,8 @@ def export(
     ],
     int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
     corpus: Annotated[
-        Path | None, typer.Option(help="Compare both models on its test part; without it, on random word pieces.")
+        Path | None,
+        typer.Option(help="Compare both models on its test part; without it, on random label names."),
     ] = None,
 ) -> None:
     """Export a model to ONNX, and measure how far the result is from the original."""
@@ -180,8 +181,8 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
     from aplc.console import Screen
-    from aplc.ship.guard import Limits
-    from aplc.ship.serve import serve as serve_model
+    from aplc.serve.guard import Limits
+    from aplc.serve.server import serve as serve_model
 
     limits = Limits(body=max_body, texts=max_texts, queue=max_queue)
     serve_model(model, host=host, port=port, token=token, limits=limits, screen=Screen())

@@ -130,7 +130,7 @@ _RETRAIN = (
     "a words model learns all its labels at once: train it again with the new documents, "
     "aplc train CORPUS --preset words --out NEW"
 )
-_EXPORTED = "an exported model can't be changed; change the model it was exported from, and export that again"
+_EXPORTED = "an exported model can't learn; train the model it was exported from, and export that again"
 
 KINDS: dict[str, Kind] = {
     "network": Kind(
@@ -171,7 +171,7 @@ KINDS: dict[str, Kind] = {
             "add_labels": _EXPORTED,
             "export": "the model is exported already; export the one it was made from",
             "distribute": _EXPORTED,
-            "clusters": _EXPORTED,
+            "clusters": "an exported model's clusters can't be cut again; choose a preset with a network",
         },
     ),
 }
@@ -182,7 +182,7 @@ def trainable(config: Config) -> Kind:
     kind = KINDS[config.model.kind]
     if kind.fit is None:
         made = ", ".join(name for name, kind in KINDS.items() if kind.fit)
-        raise ModelError(f"model.kind = {config.model.kind!r}: is not made by training; choose one of {made}")
+        raise ModelError(f"model.kind = {config.model.kind!r} is not made by training; choose one of {made}")
     return kind
 
 

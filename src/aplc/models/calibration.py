@@ -110,11 +110,10 @@ class Calibration:
     def summary(self) -> str:
         """What was learned, in a line."""
         learned, clusters = sum(len(points) > 2 for points in self.knots), len(self.knots)
-        on = f"learned on {self.n_documents:,} held-out documents"
-        if learned == clusters:
-            return on
-        few = f"{clusters - learned} of {clusters} label clusters" if clusters > 1 else "all labels together"
-        return f"{on}; {few} had too few hits there and keep the model's own probabilities"
+        if clusters == 1 and not learned:
+            return f"none, the {self.n_documents:,} held-out documents have too few hits"
+        few = f"{clusters - learned} of {clusters} label clusters had too few hits and stay uncalibrated"
+        return f"learned on {self.n_documents:,} held-out documents" + (f"; {few}" if learned < clusters else "")
 
     def recall_at(self, threshold: float) -> float:
         """The share of the held-out documents' true labels that were found at a threshold of the curve."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from aplc.config import Config
 from aplc.data.batches import Batch, Collator
@@ -25,7 +25,7 @@ from aplc.files import atomic_path
 from aplc.models.base import Ids, Probs
 from aplc.models.network import check_vocabulary
 from aplc.nn.checked import check_settings
-from aplc.nn.encoder import Encoder
+from aplc.nn.pooling import average_windows, longest_document
 from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
 ENCODER, CLUSTERS = "encoder.onnx", "clusters.onnx"
@@ -55,31 +55,33 @@ class Session:
         return torch.from_numpy(self._session.run([output], feeds, self._only_asked)[0])
 
 
-class OnnxEncoder(nn.Module):
-    """`Encoder.forward`, with windows, over a session instead of a network."""
-
-    forward, max_tokens, _in_windows = Encoder.forward, Encoder.max_tokens, Encoder._in_windows
+class OnnxEncoder:
+    """Documents to vectors over a session, long ones in windows."""
 
     def __init__(self, session: Session, settings: dict[str, Any]) -> None:
-        super().__init__()
         self.session, self.settings = session, settings
         self.long_text, self.max_length = str(settings["long_text"]), int(settings["max_length"])
         self.max_segments = int(settings["max_segments"])
         self.pad_left = settings["family"] == "xlnet"
         self.specials = (0, 2) if self.pad_left else (1, 1)
-        self.width = int(session.outputs["pooled"][1])
+        self.max_tokens = longest_document(self.long_text, self.max_length, self.max_segments, self.specials)
         self.vocab_size = int(settings["config"]["vocab_size"])
+
+    def __call__(self, batch: Batch) -> Tensor:
+        inputs = batch.input_ids, batch.attention_mask, batch.token_type_ids
+        if batch.input_ids.shape[1] <= self.max_length:
+            return self._encode(*inputs)
+        return average_windows(self._encode, *inputs, self.max_length, self.specials, self.pad_left)
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         return self.session("pooled", input_ids=input_ids, attention_mask=attention_mask, token_type_ids=types)
 
 
-class OnnxClusters(nn.Module):
+class OnnxClusters:
     """Hidden layer and label clusters over a session. `pooled_BE`: the encoder's vectors."""
 
     def __init__(self, session: Session, *, n_labels: int, cutoffs: Sequence[int], added: Sequence[int]) -> None:
-        super().__init__()
         self.session, self.n_labels, self.cutoffs = session, n_labels, list(cutoffs)
         self.added = list(added)
         self.bounds = [0, *cutoffs, *accumulate(added, initial=n_labels - sum(added))]
@@ -146,7 +148,7 @@ class OnnxModel:
     @torch.inference_mode()
     def read(self, batch: Batch) -> Tensor:
         """pooled_BE: the hidden layer is part of the clusters' graph."""
-        return self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        return self.encoder(batch)
 
     @torch.inference_mode()
     def topk(self, states: Tensor, k: int, allowed: NDArray[np.bool_] | None = None) -> tuple[Ids, Probs]:

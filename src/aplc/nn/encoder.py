@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from aplc.config import EncoderConfig, ModelConfig
 from aplc.errors import ModelError
-from aplc.nn.pooling import choose_pooling, pool, split_windows
+from aplc.nn.pooling import average_windows, choose_pooling, longest_document, pool
 from aplc.nn.weights import encoder_folder, read_config, weight_files
 from aplc.nn.xlnet import XLNet, XLNetConfig
 
@@ -92,10 +92,7 @@ class Encoder(nn.Module):
     @property
     def max_tokens(self) -> int:
         """The longest document that a batch may hold, special tokens included."""
-        if self.long_text == "windows":
-            extra = sum(self.specials)
-            return extra + self.max_segments * (self.max_length - extra)
-        return self.max_length * (self.max_segments if self.long_text == "memory" else 1)
+        return longest_document(self.long_text, self.max_length, self.max_segments, self.specials)
 
     @property
     def description(self) -> str:
@@ -125,7 +122,9 @@ class Encoder(nn.Module):
             )
         if self.long_text == "memory":
             return self._with_memory(input_ids, attention_mask, token_type_ids)
-        return self._in_windows(input_ids, attention_mask, token_type_ids)
+        return average_windows(
+            self._encode, input_ids, attention_mask, token_type_ids, self.max_length, self.specials, self.pad_left
+        )
 
     def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         if isinstance(self.body, XLNet):
@@ -157,16 +156,6 @@ class Encoder(nn.Module):
             mems = [memory.new_zeros(len(mask), *memory.shape[1:]).index_copy(0, docs, memory) for memory in new]
         ids, mask, types = segments[-1]
         return body(ids, mask, types, mems=mems, mem_mask=mem_mask)
-
-    def _in_windows(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        source_RT, mask_RT, doc_R, n_B = split_windows(
-            attention_mask, self.max_length, specials=self.specials, pad_left=self.pad_left
-        )
-        ids_RT = input_ids[doc_R[:, None], source_RT]
-        types_RT = None if token_type_ids is None else token_type_ids[doc_R[:, None], source_RT]
-        vectors_RD = self._encode(ids_RT, mask_RT, types_RT)
-        sum_BD = vectors_RD.new_zeros(len(input_ids), self.width).index_add(0, doc_R, vectors_RD)
-        return sum_BD / n_B[:, None]
 
     def save_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the same network again, without weights."""

@@ -11,10 +11,13 @@ A row is one hidden state. Shapes: R rows that visit the cluster, D their width,
 roots (further outputs of the head), C labels of a chunk, P positive (label, row) pairs.
 """
 
+import weakref
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from aplc import native
@@ -43,32 +46,31 @@ def product_dtype(hidden: Tensor, weight: Tensor) -> torch.dtype:
 
 
 class KeptGradients:
-    """Weight gradients' memory, kept from step to step.
+    """Memory of weight gradients, used again in the next step.
 
-    Fresh memory for 650 MB of gradients costs 0.2 s of page faults a step, and `zero_grad()` gives it back every time.
-    So the layer keeps one tensor per weight and hands out aliases. A kept tensor is used again only when no alias of
-    its storage is alive: a `.grad` that anybody still holds is never overwritten. Copies and pickles start empty.
+    `zero_grad()` frees gradients, and the page faults of new memory for 640 MB of them take a good part of a step. So
+    the layer keeps the memory and lends it out through NumPy: the lent tensor and all that shares its memory (`.grad`,
+    views, arrays) keep one array object alive, and while a weak reference finds that, the memory is not lent again. A
+    gradient that anybody still holds is never overwritten. Copies and pickles of the layer start without any.
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[int, Tensor] = {}
+        self._kept: dict[int, tuple[Tensor, weakref.ref[NDArray[np.uint8]]]] = {}
 
     def __reduce__(self) -> tuple[type["KeptGradients"], tuple[()]]:
         return KeptGradients, ()
 
     def take(self, name: int, like: Tensor) -> Tensor:
         """Uninitialised memory shaped as `like`, which nobody else holds."""
-        if like.device.type != "cpu" or not hasattr(torch._C, "_storage_Use_Count"):
-            return torch.empty_like(like, memory_format=torch.contiguous_format)  # CUDA's allocator keeps memory itself
-        kept = self._tensors.get(name)
-        if kept is None or kept.shape != like.shape or kept.dtype != like.dtype or self._is_held(kept):
-            kept = self._tensors[name] = torch.empty_like(like, memory_format=torch.contiguous_format)
-        return kept.detach()
-
-    @staticmethod
-    def _is_held(kept: Tensor) -> bool:
-        storage = kept.untyped_storage()
-        return torch._C._storage_Use_Count(storage._cdata) > 2  # two: `kept` itself, and `storage` just above
+        kept, lent = self._kept.get(name, (None, None))
+        is_free = lent is not None and lent() is None
+        if kept is None or not is_free or kept.shape != like.shape or kept.dtype != like.dtype:
+            kept = torch.empty_like(like, memory_format=torch.contiguous_format)
+        if kept.device.type != "cpu":
+            return kept  # CUDA's allocator keeps memory itself
+        array = kept.view(torch.uint8).numpy()  # bytes, as NumPy has no bfloat16
+        self._kept[name] = kept, weakref.ref(array)
+        return torch.from_numpy(array).view(like.dtype)
 
 
 class Settings(NamedTuple):

@@ -7,6 +7,7 @@ Shapes: B documents, T tokens, R windows of all documents, D width.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -80,3 +81,28 @@ def split_windows(
     if pad_left:
         column_RT = column_RT + (mask_BT.shape[1] - whole_B)[doc_R][:, None]
     return torch.where(mask_RT, column_RT, 0), mask_RT.to(mask_BT.dtype), doc_R, n_B
+
+
+def longest_document(long_text: str, max_length: int, max_segments: int, specials: tuple[int, int]) -> int:
+    """Tokens that are read of a document, special tokens included."""
+    if long_text == "windows":
+        return sum(specials) + max_segments * (max_length - sum(specials))
+    return max_length * (max_segments if long_text == "memory" else 1)
+
+
+def average_windows(
+    encode: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    token_type_ids: Tensor | None,
+    length: int,
+    specials: tuple[int, int],
+    pad_left: bool,
+) -> Tensor:
+    """(B, T) each -> (B, D): every window of at most `length` tokens encoded, then averaged by document."""
+    source_RT, mask_RT, doc_R, n_B = split_windows(attention_mask, length, specials=specials, pad_left=pad_left)
+    ids_RT = input_ids[doc_R[:, None], source_RT]
+    types_RT = None if token_type_ids is None else token_type_ids[doc_R[:, None], source_RT]
+    vectors_RD = encode(ids_RT, mask_RT, types_RT)
+    sum_BD = vectors_RD.new_zeros(len(input_ids), vectors_RD.shape[1]).index_add(0, doc_R, vectors_RD)
+    return sum_BD / n_B[:, None]

@@ -8,13 +8,13 @@ opening a pickle can run any code.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from aplc.data.hub import download, is_hub_name
 from aplc.errors import ModelError
 
 WEIGHTS = "model.safetensors"
@@ -33,21 +33,12 @@ def encoder_folder(name: str | Path) -> Path:
         return folder
     if folder.is_file():
         raise ModelError(f"encoder {str(name)!r} is a file; pass its folder: --set model.encoder={folder.parent}")
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", str(name)) or str(name).startswith("."):
+    if not is_hub_name(str(name), owner_needed=False):
         raise ModelError(
             f"no folder {str(name)!r}: put config.json, model.safetensors and the tokenizer's file (spiece.model or "
             f"tokenizer.json) there, or pass another folder or a hub name with --set model.encoder=NAME"
         )
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(str(name), allow_patterns=_FILES, ignore_patterns=["onnx/*", "openvino/*"]))
-    except Exception as error:  # offline, unknown, gated, proxy: many exceptions, one cure
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(
-            f"encoder {str(name)!r} is not a folder and could not be downloaded "
-            f"({type(error).__name__}: {reason}); {_CURE}"
-        ) from error
+    return download(str(name), _FILES, ignore=["onnx/*", "openvino/*"], cure=_CURE)
 
 
 def read_config(folder: Path) -> dict[str, Any]:

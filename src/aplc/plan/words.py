@@ -3,8 +3,8 @@
     aplc plan corpus --preset words
 
 The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a
-product with it and sparse products: one of each where there are no more documents than that, else those of a few iterations
-of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
+product with it and sparse products: one of each where there are no more documents than that, else those of a few
+iterations of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
 """
 
 import time
@@ -32,7 +32,8 @@ from aplc.words.ridge import INVERSE_BYTES, SIGNS, Product, block_size
 SAMPLE = 2_000
 """Documents that stand for all in their length."""
 PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
-"""Of the inverse, of all, and of the sparse matrix, which has 16 entries a word, as docs/peers.md's corpora have."""
+"""What is timed: an inverse of so many rows, so many labels at once, and a sparse matrix of so many documents and words
+with 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS = 1_000

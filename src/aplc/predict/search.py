@@ -104,7 +104,7 @@ def predict_documents(
 
 
 def calibrate(trained: TrainedTagger, documents: Iterable[Document]) -> Calibration:
-    """Learn what the model's probabilities are worth from documents it was not trained on."""
+    """Calibrate the model's probabilities on documents it was not trained on."""
     ids, probs, hit, n_true = [], [], [], 0
     for block in blocks(documents, DOCUMENTS_AT_ONCE):
         found, given = predict_texts(

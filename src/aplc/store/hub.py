@@ -4,9 +4,9 @@ What is fetched is no more trusted than any folder (`safety.py`): only the files
 none of them can run code.
 """
 
-import re
 from pathlib import Path
 
+from aplc.data.hub import download, is_hub_name, reason_of
 from aplc.errors import ModelError
 from aplc.store.safety import MODEL_FILES
 
@@ -16,23 +16,14 @@ _NAMES = [file.name for file in MODEL_FILES if file.on_hub]
 def fetch_model(name: str | Path) -> Path:
     """The folder of a model, given as a path or as a name on the hub (`user/model`), which is downloaded once."""
     folder = Path(name).expanduser()
-    if folder.exists() or isinstance(name, Path) or not re.fullmatch(r"[\w.-]+/[\w.-]+", name) or name.startswith("."):
+    if folder.exists() or isinstance(name, Path) or not is_hub_name(name):
         return folder
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_NAMES))
-    except Exception as error:  # offline, unknown, gated, proxy: many types, one cure
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(
-            f"{name}: no folder here, and could not be fetched from the hub ({type(error).__name__}: {reason}); check "
-            f"the name, or download the folder elsewhere and give its path"
-        ) from None
+    return download(name, _NAMES, cure="check the name, or download the folder elsewhere and give its path")
 
 
 def push_model(folder: Path, name: str, *, private: bool, message: str) -> str:
     """Upload a model folder; returns its address."""
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+    if not is_hub_name(name):
         raise ModelError(f"{name!r} is no name on the hub; write it as user/model")
     from huggingface_hub import HfApi
 
@@ -41,8 +32,5 @@ def push_model(folder: Path, name: str, *, private: bool, message: str) -> str:
         address = api.create_repo(name, private=private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, allow_patterns=_NAMES, commit_message=message)
     except Exception as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ModelError(
-            f"{name}: could not be uploaded ({type(error).__name__}: {reason}); log in with: hf auth login"
-        ) from None
+        raise ModelError(f"{name}: could not be uploaded ({reason_of(error)}); log in with: hf auth login") from None
     return str(address)

@@ -36,8 +36,8 @@ MODEL_FILES = (
     ModelFile(CARD, 100 * MB),
     ModelFile(EVALUATION, 100 * MB),
     ModelFile("spiece.model", 500 * MB, on_hub=False),
-    ModelFile("encoder.onnx", 2_148 * MB, on_hub=False),
-    ModelFile("clusters.onnx", 2_148 * MB, on_hub=False),
+    ModelFile("encoder.onnx", 2_148 * MB),
+    ModelFile("clusters.onnx", 2_148 * MB),
 )
 """Everything a model folder may hold that is read."""
 

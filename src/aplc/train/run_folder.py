@@ -45,6 +45,8 @@ class RunFolder:
         if not self.started:
             return
         before = read_json(self.path / RUN_FILE)
+        if "kind" not in before.get("config", {}).get("model", {"kind": ""}) and "kind" in identity["config"]["model"]:
+            raise RunError(f"{self.path}: an earlier version of aplc started this run; choose another --out")
         now = json.loads(json.dumps(identity))
         differences = [f"the {name} has changed" for name in now if name != "config" and before.get(name) != now[name]]
         for section, values in now["config"].items():

@@ -163,8 +163,8 @@ class Conjugate:
             step_NC.mul_(more_C).add_(near_NC)
             p_step_NC.mul_(more_C).add_(rest_NC)
         raise RunError(
-            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.ridge, "
-            "e.g. --set words.ridge=0.5, or words.limit"
+            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.limit, or words.ridge, "
+            "e.g. --set words.ridge=0.5"
         )
 
     def _nearly(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:

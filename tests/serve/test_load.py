@@ -1,4 +1,4 @@
-"""Guards a server process under load: no lost, swapped or failed answer, flat memory, and a stop that finishes.
+"""Guards a server process under load: no lost, swapped or failed answer, constant memory, and a clean stop.
 
 bench/serve.py is the long run with figures. schemathesis' long run: APLC_CASES=1000 pytest -k schemathesis.
 """
@@ -21,14 +21,13 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from aplc import Tagger
-from aplc.ship.metrics import resident_memory
-from aplc.ship.serve import Service, make_app
-from aplc.store.folder import TrainedTagger
-from conftest import topic_rows
-from load import JSON, call, run_load, serving
+from aplc.serve.app import Service, make_app
+from aplc.store.folder import load_tagger
+from helpers import topic_rows
+from load import JSON, call, read_metrics, resident_memory, run_load, serving
 
 CASES = int(os.environ.get("APLC_CASES", "60"))
-"""schemathesis' requests of each kind; many more for a run by hand."""
+"""Requests that schemathesis makes up for each operation; a run by hand takes many more."""
 HEADERS = {**JSON, "Authorization": "Bearer secret"}
 
 
@@ -50,19 +49,18 @@ def server(trained):
 
 def test_64_clients_get_their_own_answers(server, texts, expected):
     process, port = server
-    run_load(port, texts, expected, clients=64, seconds=1, headers=HEADERS)  # threads and buffers that stay
+    run_load(port, texts, expected, clients=64, seconds=1, headers=HEADERS)  # warm up: threads and buffers
     before = resident_memory(process.pid)
     load = run_load(port, texts, expected, clients=64, seconds=4, headers=HEADERS)
     assert load.answered > 64
     assert (load.wrong[:1], load.lost[:1], load.refused) == ([], [], 0)
     if before is not None:
         assert resident_memory(process.pid) < before + (20 << 20)
-    metrics = call(port, "GET", "/metrics", headers=HEADERS)[1].decode()
-    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
-    assert int(values["aplc_texts_total"]) > 1.5 * int(values["aplc_batches_total"])  # batches did fill
+    metrics = read_metrics(call(port, "GET", "/metrics", headers=HEADERS)[1].decode())
+    assert metrics["aplc_texts_total"] > 1.5 * metrics["aplc_batches_total"]  # batches did fill
 
 
-def test_server_survives_what_is_too_large_or_cut_short(server):
+def test_server_survives_large_and_broken_requests(server):
     _, port = server
     status, content = call(port, "POST", "/tag", b'{"text": "' + b"a" * 10_000_000 + b'"}', HEADERS)
     assert status == 413
@@ -78,7 +76,7 @@ def test_server_survives_what_is_too_large_or_cut_short(server):
     assert call(port, "POST", "/tag", '{"text": "cat"}', HEADERS)[0] == 200
 
 
-def test_only_loopback_answers_and_only_with_the_token(server):
+def test_server_listens_on_loopback_and_requires_the_token(server):
     _, port = server
     assert call(port, "POST", "/tag", '{"text": "cat"}', JSON)[0] == 401
     outside = {info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
@@ -89,7 +87,7 @@ def test_only_loopback_answers_and_only_with_the_token(server):
 
 
 def test_stop_under_load_answers_every_accepted_request(server, texts, expected):
-    """The last test of this server. One request's body is still on its way when the signal comes."""
+    """Must be the last test of this server. The body of one request is still arriving when the signal comes."""
     process, port = server
     body = b'{"text": "violin sonata"}'
     head = "".join(f"{name}: {value}\r\n" for name, value in {**HEADERS, "Content-Length": len(body)}.items())
@@ -109,22 +107,20 @@ def test_stop_under_load_answers_every_accepted_request(server, texts, expected)
 
 @pytest.fixture(scope="module")
 def api(trained):
-    service = Service(TrainedTagger.load(trained), "topics")
-    close, service.batcher.close = (
-        service.batcher.close,
-        lambda: None,
-    )  # the app is started and stopped many times
+    service = Service(load_tagger(trained), "topics")
+    close = service.batcher.close
+    service.batcher.close = lambda: None  # the app is started and stopped many times
     yield schemathesis.openapi.from_asgi("/openapi.json", make_app(service))
     close()
 
 
 REQUESTS = list(product(["POST /tag", "POST /explain", "GET /labels"], GenerationMode))
-REQUESTS.append(("GET /health", GenerationMode.POSITIVE))  # a request without anything that could be wrong
+REQUESTS.append(("GET /health", GenerationMode.POSITIVE))  # takes no input, so there are no invalid requests
 
 
 @pytest.mark.parametrize(("operation", "mode"), REQUESTS)
 def test_schemathesis_finds_no_server_error(api, operation, mode):
-    """Requests that fit the description and requests that don't; answers must be as described, too."""
+    """Valid and invalid requests, made from the API's description; answers must match it, too."""
     method, path = operation.split()
     checks = [not_a_server_error, response_schema_conformance, content_type_conformance, status_code_conformance]
 

@@ -1,4 +1,4 @@
-"""Guards the API in this process: the model's own answers, every limit with its status and a sentence, the token."""
+"""Guards the API: answers are the model's own, every limit has its status and a sentence, the token is required."""
 
 import asyncio
 import json
@@ -8,17 +8,18 @@ import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
-from aplc.ship.guard import Limits
-from aplc.ship.serve import Service, make_app
-from aplc.store.folder import TrainedTagger
-from test_cli import aplc
+from aplc.serve import guard
+from aplc.serve.app import Service, make_app
+from aplc.serve.guard import Limits
+from aplc.store.folder import load_tagger
+from load import read_metrics
 
 LIMITS = Limits(body=20_000, texts=8, queue=10, requests=4)
 
 
 @pytest.fixture(scope="module")
 def service(trained):
-    return Service(TrainedTagger.load(trained), "topics", limits=LIMITS)
+    return Service(load_tagger(trained), "topics", limits=LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,19 @@ def close_to(tags):
     return [(label, pytest.approx(p, abs=1e-5)) for label, p in tags]
 
 
+async def status_of(app, method, path, receive, headers):
+    """Call the ASGI application without a client, so that a test decides when the parts of a body arrive."""
+    answers = []
+
+    async def send(message):
+        answers.append(message)
+
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": method, "path": path, "headers": encoded, "query_string": b""}
+    await app(scope, receive, send)
+    return answers[0]["status"]
+
+
 def test_one_text_is_tagged_as_the_model_tags_it(client, tagger):
     answer = client.post("/tag", json={"text": "violin and rain", "top_k": 3}).json()
     assert pairs(answer["tags"]) == close_to(tagger.predict("violin and rain", top_k=3))
@@ -64,13 +78,13 @@ def test_several_texts_keep_their_order(client, tagger):
 
 
 @pytest.mark.parametrize("rule", [{}, {"threshold": 0.0}, {"threshold": 0.0, "top_k": 2}])
-def test_how_many_labels_as_predict_has_it(client, tagger, rule):
-    """Five by default, but no such limit beside a threshold: the model has six labels."""
+def test_number_of_labels_is_that_of_predict(client, tagger, rule):
+    """Five by default, but all six of the model with a threshold of zero."""
     answer = client.post("/tag", json={"text": "cat on rail", **rule}).json()
     assert pairs(answer["tags"]) == close_to(tagger.predict("cat on rail", **rule))
 
 
-def test_more_labels_than_there_are(client):
+def test_top_k_beyond_the_number_of_labels_gives_all(client):
     assert len(client.post("/tag", json={"text": "cat", "top_k": 1000}).json()["tags"]) == 6
 
 
@@ -109,13 +123,13 @@ def test_more_labels_than_there_are(client):
         (b'{"text": "cat", "topk": 5}', "body.topk: there is no such field"),
     ],
 )
-def test_wrong_input_gets_a_sentence(client, body, words):
+def test_invalid_input_is_refused_with_a_sentence(client, body, words):
     answer = client.post("/tag", content=body, headers={"Content-Type": "application/json"})
     assert words in sentence(answer, 422)
     assert client.get("/health").status_code == 200
 
 
-def test_missing_header_is_said(client):
+def test_missing_content_type_is_named(client):
     answer = client.post(
         "/tag", content=b'{"text": "cat"}', headers={"Content-Type": "application/x-www-form-urlencoded"}
     )
@@ -124,12 +138,24 @@ def test_missing_header_is_said(client):
 
 def test_limits_have_their_own_status(client):
     assert "20,000 bytes" in sentence(client.post("/tag", json={"text": "a" * 20_000}), 413)
-    assert "9 texts, at most 8" in sentence(client.post("/tag", json={"texts": ["a"] * 9}), 422)
+    assert "9 texts, a call may have 8" in sentence(client.post("/tag", json={"texts": ["a"] * 9}), 422)
 
     def chunks():  # no Content-Length to go by
         yield from [b"a" * 10_000] * 3
 
     sentence(client.post("/tag", content=chunks(), headers={"Content-Type": "application/json"}), 413)
+
+
+def test_body_within_a_large_limit_is_read_to_its_end(service, monkeypatch):
+    monkeypatch.setattr(guard, "MAX_DISCARDED", 1)
+    parts = [b'{"text": ', b'"violin', b'"}']
+
+    async def receive():
+        return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts)}
+
+    assert (
+        asyncio.run(status_of(make_app(service), "POST", "/tag", receive, {"content-type": "application/json"})) == 200
+    )
 
 
 def test_full_queue_is_429_and_too_many_requests_503(service, client):
@@ -156,7 +182,7 @@ def test_full_queue_is_429_and_too_many_requests_503(service, client):
     assert client.post("/tag", json={"text": "cat"}).status_code == 200
 
 
-def test_explanation_of_a_label(client):
+def test_explanation_finds_the_word_that_speaks_for_a_label(client):
     text = "😀 violin rain"
     answer = client.post("/explain", json={"text": text, "label": "météo"}).json()
     effects = {text[word["start"] : word["stop"]]: word["effect"] for word in answer["words"]}
@@ -171,31 +197,42 @@ def test_labels_are_found_by_parts_of_their_names(client, service):
         return [label["name"] for label in client.get("/labels", params=params).json()["labels"]]
 
     assert names(query="MÉ") == ["météo"]
-    assert set(names(query="s")) == {name for name in service.folder.labels.names if "s" in name}
+    assert set(names(query="s")) == {name for name in service.tagger.labels.names if "s" in name}
     assert names(query="a")[0] == "animals"  # begins with it; the others only contain it
     assert names(query="c, c") == names(query="music, classical") == ["music, classical"]
     assert names(query="o\nf") == names(query="x\n") == names(query="zebra") == []
-    assert names() == list(service.folder.labels.names)
-    assert names(limit=2, offset=1) == list(service.folder.labels.names[1:3])
+    assert names() == list(service.tagger.labels.names)
+    assert names(limit=2, offset=1) == list(service.tagger.labels.names[1:3])
     assert client.get("/labels", params={"query": "s", "limit": 1}).json()["found"] == len(names(query="s"))
     (found,) = client.get("/labels", params={"query": "rare"}).json()["labels"]
     assert found == {"name": "rare", "documents": 8, "cluster": "tail 1"}
     sentence(client.get("/labels", params={"limit": 0}), 422)
 
 
-def test_health_and_metrics(client, service):
+def test_health_and_metrics(client):
     assert client.get("/health").json()["labels"] == 6
     client.get("/no/such/page")
-    lines = client.get("/metrics").text.splitlines()
-    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
-    assert values['aplc_requests_total{path="other",status="404"}'] == "1"
-    assert int(values['aplc_requests_total{path="/health",status="200"}']) >= 1
-    assert values['aplc_request_seconds_bucket{le="+Inf"}'] == values["aplc_request_seconds_count"]
-    assert int(values["aplc_texts_total"]) == service.batcher.texts > 0
-    assert int(values["process_resident_memory_bytes"]) > 0
+    before = read_metrics(client.get("/metrics").text)
+    client.post("/tag", json={"texts": ["cat", "rain"]})
+    after = read_metrics(client.get("/metrics").text)
+    assert after['aplc_requests_total{path="other",status="404"}'] == 1
+    assert after['aplc_requests_total{path="/health",status="200"}'] >= 1
+    assert after['aplc_request_seconds_bucket{le="+Inf"}'] == after["aplc_request_seconds_count"]
+    assert after["aplc_texts_total"] == before["aplc_texts_total"] + 2
+    assert after["aplc_batches_total"] == before["aplc_batches_total"] + 1
+    assert after["aplc_in_flight"] == 1  # the request for these figures
+    assert after["aplc_queue_texts"] == 0
+    assert after["process_resident_memory_bytes"] > 0
 
 
-def test_token_is_asked_for(service):
+def test_services_of_one_process_count_apart(client, trained):
+    client.post("/tag", json={"text": "cat"})
+    service = Service.load(trained)
+    with TestClient(make_app(service)) as other:
+        assert read_metrics(other.get("/metrics").text)["aplc_texts_total"] == 0
+
+
+def test_token_is_required(service):
     with TestClient(make_app(service, token="secret")) as client:
         body = {"text": "cat"}
         for headers in ({}, {"Authorization": "secret"}, {"Authorization": "Bearer wrong"}, {"Authorization": b"\xff"}):
@@ -209,13 +246,13 @@ def test_token_is_asked_for(service):
         good = {"Authorization": "Bearer secret"}
         service.metrics.in_flight += LIMITS.requests
         assert client.post("/tag", json=body, headers=good).status_code == 503
-        sentence(client.post("/tag", json=body), 401)  # however busy it is
+        sentence(client.post("/tag", json=body), 401)  # also while it is busy
         service.metrics.in_flight -= LIMITS.requests
         assert client.post("/tag", json=body, headers=good).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"token": []}]
 
 
-def test_pages_ask_for_nothing_from_elsewhere(client):
+def test_pages_load_nothing_from_other_servers(client):
     for path in ("/", "/docs", "/page.css", "/page.js", "/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
@@ -224,58 +261,37 @@ def test_pages_ask_for_nothing_from_elsewhere(client):
     assert "innerHTML" not in client.get("/page.js").text + client.get("/docs.js").text
 
 
-def test_api_description_matches_what_is_checked(client):
+def test_api_description_has_every_path_and_status(client):
     api = client.get("/openapi.json").json()
     assert set(api["paths"]) == {"/tag", "/explain", "/labels", "/health", "/metrics"}
     assert {"413", "422", "429", "503"} <= set(api["paths"]["/tag"]["post"]["responses"])
     assert json.dumps(api).count("HTTPValidationError") == 0
 
 
-def test_closed_service_says_503(trained):
-    service = Service(TrainedTagger.load(trained), "topics")
+def test_closed_service_answers_503(trained):
+    service = Service(load_tagger(trained), "topics")
     with TestClient(make_app(service)) as client:
         service.batcher.close()
         assert "shutting down" in sentence(client.post("/tag", json={"text": "cat"}), 503)
 
 
-def test_port_in_use_and_missing_model_are_one_line(trained, tmp_path, unused_port):
-    done = aplc("serve", tmp_path / "none", "--port", unused_port)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    done = aplc("serve", trained, "--host", "no.such.host.invalid")
-    assert done.returncode == 2
-    assert "--host" in done.stderr
-    for token in ("schlüssel", ""):
-        done = aplc("serve", trained, "--token", token)
-        assert done.returncode == 2
-        assert "ASCII" in done.stderr
-
-
 @pytest.mark.parametrize("path", ["/metrics", "/health"])
-def test_requests_without_the_token_take_no_places(service, path):
-    """As many as there are places, whose bodies never end: one with the token is answered meanwhile."""
+def test_requests_without_the_token_do_not_count_against_the_limit(service, path):
+    """As many as the limit allows, whose bodies never end; one with the token is still answered."""
     app = make_app(service, token="secret")
 
-    async def send_answers(answers, headers, body):
-        async def receive():
-            if body is None:
-                await asyncio.sleep(60)
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message):
-            answers.append(message)
-
-        scope = {"type": "http", "method": "GET", "path": path, "headers": headers, "query_string": b""}
-        await app(scope, receive, send)
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
 
     async def answered():
-        strangers = [asyncio.create_task(send_answers([], [], None)) for _ in range(LIMITS.requests)]
+        endless = asyncio.Event().wait
+        waiting = [asyncio.create_task(status_of(app, "GET", path, endless, {})) for _ in range(LIMITS.requests)]
         await asyncio.sleep(0)
-        assert app.strangers == LIMITS.requests
-        answers = []
-        await send_answers(answers, [(b"authorization", b"Bearer secret")], b"")
-        for task in strangers:
+        assert app.without_token == LIMITS.requests
+        status = await status_of(app, "GET", path, receive, {"authorization": "Bearer secret"})
+        for task in waiting:
             task.cancel()
-        await asyncio.gather(*strangers, return_exceptions=True)
-        return answers[0]["status"], app.strangers
+        await asyncio.gather(*waiting, return_exceptions=True)
+        return status, app.without_token
 
     assert asyncio.run(answered()) == (200, 0)

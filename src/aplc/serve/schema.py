@@ -1,23 +1,23 @@
-"""What the server takes and gives, checked and described (OpenAPI) from one place."""
+"""Requests and answers of the API: pydantic checks them, and OpenAPI describes them, from the same classes."""
 
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 MAX_TOP_K = 1000
-# A text has something to read and no null character; the same rule for people, for validation and for OpenAPI.
+# What `_readable` checks, as OpenAPI says it: at least one character that is not whitespace, and no null character.
 _TEXT_PATTERN = r"^[^\x00]*[^\x00\s][^\x00]*$"
 
 
 def _readable(text: str) -> str:
     if "\0" in text:
-        raise ValueError("a text has a null character; take it out")
+        raise ValueError("a text has a null character; remove it")
     if not text.strip():
-        raise ValueError("a text is empty; give at least one word")
+        raise ValueError("a text is empty; send at least one word")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("a text has half of a surrogate pair, which is no Unicode") from None
+        raise ValueError("a text has half of a surrogate pair, which is not valid Unicode") from None
     return text
 
 
@@ -29,7 +29,7 @@ Text = Annotated[
 
 
 class TagRequest(BaseModel):
-    """`text` for one, or `texts` for several."""
+    """`text` to tag one text, or `texts` to tag several."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -40,9 +40,13 @@ class TagRequest(BaseModel):
     )
 
     text: Text | None = Field(None, description="One text.")
-    texts: list[Text] | None = Field(None, min_length=1, description="Several texts; `results` has their order.")
+    texts: list[Text] | None = Field(None, min_length=1, description="Several texts; `results` is in the same order.")
     top_k: int | None = Field(
-        None, ge=1, le=MAX_TOP_K, strict=True, description="At most so many labels a text: 5, or 100 with a threshold."
+        None,
+        ge=1,
+        le=MAX_TOP_K,
+        strict=True,
+        description="At most this many labels for a text: 5 by default, 100 with a threshold.",
     )
     threshold: float | None = Field(
         None, ge=0, le=1, strict=True, allow_inf_nan=False, description="Leave out labels less probable than this."
@@ -51,7 +55,7 @@ class TagRequest(BaseModel):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.text is None) == (self.texts is None):
-            raise ValueError("give either text (a string) or texts (a list of strings)")
+            raise ValueError("send either text (a string) or texts (a list of strings)")
         return self
 
 
@@ -65,7 +69,9 @@ class ExplainRequest(BaseModel):
 class Tag(BaseModel):
     label: str
     probability: float
-    cluster: str = Field(description="Where the output layer keeps the label: head, tail 1, ..., added 1, ...")
+    cluster: str | None = Field(
+        description="The label's cluster in the output layer: head, tail 1, ..., or added 1, ...; null without clusters"
+    )
 
 
 class Tagged(BaseModel):
@@ -85,18 +91,18 @@ class Word(BaseModel):
 class Explained(BaseModel):
     label: str
     probability: float = Field(description="For the part of the text that the model reads, before calibration.")
-    read: int = Field(description="Characters that were looked at: those that the model reads, and at most 32,768.")
+    read: int = Field(description="Characters that were explained: those the model reads, and at most 32,768.")
     words: list[Word]
 
 
 class Label(BaseModel):
     name: str
-    documents: int = Field(description="Training documents that have it.")
-    cluster: str
+    documents: int = Field(description="Training documents that have the label.")
+    cluster: str | None
 
 
 class Labels(BaseModel):
-    found: int = Field(description="Labels that match, all of them counted.")
+    found: int = Field(description="Number of labels that match.")
     labels: list[Label]
 
 
@@ -108,17 +114,17 @@ class Health(BaseModel):
 
 
 class Problem(BaseModel):
-    detail: str = Field(description="A sentence: what is wrong, and what to do.")
+    detail: str = Field(description="A sentence that says what is wrong and what to do.")
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI's entry for answers that are no success."""
+    """OpenAPI's entries for refusals with these statuses."""
     words = {
         401: "No token, or a wrong one.",
         404: "No such label.",
-        408: "The body took too long.",
+        408: "The body took too long to arrive.",
         413: "The body is too large.",
-        422: "The body or a parameter is not what it should be.",
+        422: "The body or a parameter is not valid.",
         429: "The queue is full; try again after Retry-After seconds.",
         503: "Shutting down, or too many requests at once.",
     }

@@ -1,9 +1,9 @@
-"""Dynamic micro-batching: many callers, one model, as few calls of it as possible.
+"""Dynamic micro-batching: texts of many callers share one call of the model.
 
-A thread takes what has queued up, to a batch's size, and gives it to the model at once. While the model works the next
-batch gathers by itself, so the busier the server, the fuller the batches; only an idle server waits, for `wait`
-seconds, whether a second text comes. The price of a text alone is that wait. The queue is bounded in texts: beyond its
-capacity callers hear `QueueFullError` at once instead of waiting longer and longer.
+A thread takes what is in the queue, up to a batch, and calls the model with it. While the model works, the next batch
+gathers in the queue, so the busier the server, the fuller its batches. An idle server waits `wait` seconds for a second
+text, which is what a single text pays. The queue is bounded in texts: when it is full, `submit` raises `QueueFullError`
+at once, so that no caller waits longer and longer.
 """
 
 import threading
@@ -21,7 +21,7 @@ TagTexts = Callable[[list[str], int], list[Tags]]
 
 
 class QueueFullError(Exception):
-    """More texts are waiting than the queue may hold."""
+    """The queue has no room for these texts."""
 
 
 class ClosedError(Exception):
@@ -33,19 +33,17 @@ class Job:
     texts: Sequence[str]
     top_k: int = 0
     alone: Callable[[], Any] | None = None
-    """Work that is not tagging and shares no batch."""
+    """Work other than tagging, which runs between two batches."""
     future: "Future[Any]" = field(default_factory=Future)
 
 
 class Batcher:
-    """`submit` from any thread; the future gets the texts' tags in their order."""
+    """`submit` may be called from any thread; its future holds the tags of each text, in the texts' order."""
 
     def __init__(self, tag: TagTexts, *, batch_size: int = 32, wait: float = 0.002, capacity: int = 4096) -> None:
         self.tag, self.batch_size, self.wait, self.capacity = tag, batch_size, wait, capacity
         self.waiting = 0
         """Texts in the queue."""
-        self.batches = self.texts = 0
-        """Calls of the model so far, and texts that they tagged."""
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -53,7 +51,7 @@ class Batcher:
         self._thread.start()
 
     def submit(self, texts: Sequence[str], top_k: int) -> "Future[list[Tags]]":
-        """Tag these texts, in a batch with others'."""
+        """Tag these texts, in a batch with those of other callers."""
         return self._put(Job(texts, top_k))
 
     def submit_alone(self, work: Callable[[], Any], size: int) -> "Future[Any]":
@@ -61,7 +59,7 @@ class Batcher:
         return self._put(Job([""] * size, alone=work))
 
     def close(self) -> None:
-        """Take no more work, finish what was taken, and stop the thread."""
+        """Accept no more work, finish what was accepted, and stop the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -71,7 +69,7 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise ClosedError
-            # A job larger than the whole queue passes when it is the only one: limits of a call are not ours.
+            # A job larger than the whole queue is accepted when the queue is empty: the guard limits the size of calls.
             if self.waiting and self.waiting + len(job.texts) > self.capacity:
                 raise QueueFullError
             self._jobs.append(job)
@@ -88,7 +86,7 @@ class Batcher:
                 self._tag(jobs)
 
     def _take(self) -> list[Job]:
-        """The next batch: at least one job, and those behind it until the batch is full or `wait` is over."""
+        """The next batch: the first job, and those after it until the batch is full or `wait` is over."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closed)
             if not self._jobs:
@@ -114,11 +112,9 @@ class Batcher:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
-            for job in jobs:  # one text that the model can't read must not cost the others their answers
+            for job in jobs:  # a text that breaks the model must not fail the other texts of its batch
                 self._tag([job])
             return
-        self.batches += 1
-        self.texts += len(texts)
         start = 0
         for job in jobs:
             stop = start + len(job.texts)

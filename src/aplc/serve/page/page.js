@@ -75,7 +75,7 @@ function showLabels() {
       bar.firstChild.style.width = 100 * tag.probability + "%";
       button.append(
         element("span", "name", tag.label),
-        element("span", "cluster", tag.cluster),
+        ...(tag.cluster ? [element("span", "cluster", tag.cluster)] : []),
         bar,
         element("span", "p", percent(tag.probability)),
       );

@@ -1,53 +1,38 @@
-"""`aplc serve`: a model behind HTTP, and a page to try it on.
+"""The API: what each route does, and how everything that goes wrong becomes a status and a sentence.
 
-    aplc serve demo/model
-    curl -d '{"text": "Evoked potentials in children."}' -H 'Content-Type: application/json' localhost:8000/tag
-
-One process, one model, one thread that calls it (`batcher.py`); the event loop only talks. Everything that comes in is
-bounded (`guard.py`) and checked (`schema.py`), and everything refused is refused with a sentence. When asked to stop,
-the server takes no new connections, answers what it has accepted, tells clients that keep connections open to close
-them, and goes.
+`Service` is the part without HTTP; `make_app` puts routes and pages around it. What comes in is bounded in `guard.py`,
+checked in `schema.py`, and reaches the model through `batcher.py`.
 """
 
 import asyncio
 import contextlib
 import json
-import socket
 from bisect import bisect_right
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from aplc.console import Screen
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
 from aplc.data.formats import Document
-from aplc.errors import AplcError
+from aplc.models.trained import TrainedTagger
 from aplc.predict.decide import Rule
 from aplc.predict.explain import MAX_PARTS, explain
-from aplc.predict.search import BATCH, name_tags, predict_documents
-from aplc.ship.batcher import Batcher, ClosedError, QueueFullError, Tags
-from aplc.ship.guard import FAILED, Guard, Limits, RefusalError
-from aplc.ship.metrics import Metrics
-from aplc.store.folder import TrainedTagger
+from aplc.predict.search import name_tags, predict_documents
+from aplc.serve import schema
+from aplc.serve.batcher import Batcher, ClosedError, QueueFullError, Tags
+from aplc.serve.guard import FAILED, Guard, Limits, RefusalError
+from aplc.serve.metrics import ServerMetrics
+from aplc.store.folder import load_tagger
 from aplc.version import __version__
 
-try:
-    import uvicorn
-    from fastapi import FastAPI, Query, Request, Response
-    from fastapi.exceptions import RequestValidationError
-    from starlette.exceptions import HTTPException
-
-    from aplc.ship import schema
-except ImportError as error:
-    raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn") from error
-
-ANSWER_WITHIN = 60.0
-"""Seconds after which a caller is told that the model is too busy."""
-LAST_WORDS = 1.0
-"""Seconds that open connections have for one more request when the server is to stop."""
+ANSWER_TIMEOUT = 60.0
+"""Seconds a caller waits for the model before it is told to try again later."""
 PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/docs": ("docs.html", "text/html; charset=utf-8"),
@@ -55,65 +40,67 @@ PAGES = {
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
     "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Service:
-    """What the routes do, without HTTP: a model, its queue and its label index."""
+    """What the routes do, without HTTP: a model, its queue, its metrics and an index of its labels."""
 
-    def __init__(self, folder: TrainedTagger, name: str, *, limits: Limits | None = None) -> None:
-        self.folder, self.name, self.limits = folder, name, limits or Limits()
-        self.metrics = Metrics()
-        self.batcher = Batcher(self._tag, batch_size=BATCH, capacity=self.limits.queue)
-        self.bounds, self.n_tails = folder.model.clusters.bounds, len(folder.model.clusters.cutoffs)
+    def __init__(self, tagger: TrainedTagger, name: str, *, limits: Limits | None = None) -> None:
+        self.tagger, self.name, self.limits = tagger, name, limits or Limits()
+        self.metrics = ServerMetrics()
+        self.batcher = Batcher(self._tag, batch_size=tagger.model.batch_size, capacity=self.limits.queue)
+        self.metrics.queue_texts.set_function(lambda: self.batcher.waiting)
         # One string of all names: finding a part of a name in a million takes milliseconds.
-        names = [name.casefold() for name in folder.labels.names]
+        names = [name.casefold() for name in tagger.labels.names]
         self._haystack = "\n" + "\n".join(names) + "\n"
         self._starts = [0]
         for folded in names:
             self._starts.append(self._starts[-1] + len(folded) + 1)
 
+    @classmethod
+    def load(cls, model: Path, *, limits: Limits | None = None) -> Self:
+        return cls(load_tagger(model), model.name or str(model), limits=limits)
+
     def _tag(self, texts: list[str], k: int) -> list[Tags]:
-        folder = self.folder
-        return [
-            name_tags(folder, ids[i], probs[i])
-            for block, ids, probs in predict_documents(folder, map(Document, texts), min(k, len(folder.labels)))
+        tagger = self.tagger
+        tags = [
+            name_tags(tagger, ids[i], probs[i])
+            for block, ids, probs in predict_documents(tagger, map(Document, texts), min(k, len(tagger.labels)))
             for i in range(len(block))
         ]
-
-    def cluster(self, label: str) -> str:
-        i = bisect_right(self.bounds, self.folder.labels.index[label]) - 1
-        if i > self.n_tails:
-            return f"added {i - self.n_tails}"
-        return f"tail {i}" if i else "head"
+        self.metrics.batches.inc()
+        self.metrics.texts.inc(len(texts))
+        return tags
 
     def tagged(self, tags: Tags, threshold: float) -> dict[str, Any]:
+        """The answer for one text, as `schema.Tagged` describes it."""
+        ids = self.tagger.labels.index
         return {
             "tags": [
-                {"label": label, "probability": round(p, 6), "cluster": self.cluster(label)}
+                {"label": label, "probability": round(p, 6), "cluster": self.tagger.cluster_name(ids[label])}
                 for label, p in tags
                 if p >= threshold
             ]
         }
 
     def search(self, query: str, limit: int, offset: int) -> dict[str, Any]:
-        """Labels that contain the query in any case: those that begin with it first, then by falling frequency."""
+        """Labels that contain the query, in any case: first those that begin with it, each group by frequency."""
         folded = query.casefold()
-        begins = self._find("\n" + folded)
-        first = set(begins)
-        labels = self.folder.labels
-        found = begins + [i for i in self._find(folded) if i not in first]
+        first = self._find("\n" + folded)
+        seen = set(first)
+        labels = self.tagger.labels
+        found = first + [i for i in self._find(folded) if i not in seen]
         found = [i for i in found if labels.active[i] and labels.stands_for[i] == i]
         shown = [
-            {"name": labels.names[i], "documents": int(labels.counts[i]), "cluster": self.cluster(labels.names[i])}
+            {"name": labels.names[i], "documents": int(labels.counts[i]), "cluster": self.tagger.cluster_name(i)}
             for i in found[offset : offset + limit]
         ]
         return {"found": len(found), "labels": shown}
 
     def _find(self, part: str) -> list[int]:
-        """Ids of the names that contain `part`; a leading line break stands for a name's beginning."""
+        """Ids of the names that contain `part`; a leading line break matches the beginning of a name."""
         if "\n" in part[1:] or not part.strip("\n"):
-            return [] if "\n" in part[1:] else list(range(len(self.folder.labels)))
+            return [] if "\n" in part[1:] else list(range(len(self.tagger.labels)))
         found: list[int] = []
         at = self._haystack.find(part)
         while at >= 0:
@@ -121,19 +108,13 @@ class Service:
             at = self._haystack.find(part, self._starts[found[-1] + 1])
         return found
 
-    def render_metrics(self) -> str:
-        batcher = self.batcher
-        return self.metrics.render(
-            queue_texts=batcher.waiting, texts_total=batcher.texts, batches_total=batcher.batches
-        )
-
 
 async def _result(future: "Future[Any]") -> Any:
     try:
-        return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_WITHIN)
+        return await asyncio.wait_for(asyncio.wrap_future(future), ANSWER_TIMEOUT)
     except TimeoutError:
         raise RefusalError(
-            503, f"No answer within {ANSWER_WITHIN:g} seconds; try again later.", retry_after="10"
+            503, f"No answer within {ANSWER_TIMEOUT:g} seconds; try again later.", retry_after="10"
         ) from None
 
 
@@ -163,7 +144,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
     app = FastAPI(
         title="aplc",
         version=__version__,
-        summary=f"Tags texts with the right few of {service.folder.labels.n_in_use:,} labels.",
+        summary=f"Tags texts with the right few of {service.tagger.labels.n_in_use:,} labels.",
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
@@ -177,7 +158,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         """Is the server up and taking requests?"""
         if guard.closing:
             raise RefusalError(503, "The server is shutting down.")
-        about = {"model": service.name, "labels": service.folder.labels.n_in_use, "version": __version__}
+        about = {"model": service.name, "labels": service.tagger.labels.n_in_use, "version": __version__}
         return _json({"status": "ok", **about})
 
     if token is not None:
@@ -190,7 +171,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
 
 def _add_routes(app: FastAPI, service: Service) -> None:
     refused = schema.problems(401, 408, 413, 422, 429, 503)
-    labels = service.folder.labels
+    labels = service.tagger.labels
 
     @app.post("/tag", response_model=schema.Tagged | schema.TaggedMany, responses=refused)
     async def tag(request: schema.TagRequest) -> Response:
@@ -199,7 +180,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if len(texts) > service.limits.texts:
             raise RefusalError(
                 422,
-                f"body.texts has {len(texts):,} texts, at most {service.limits.texts:,} a call; send several calls.",
+                f"body.texts has {len(texts):,} texts, a call may have {service.limits.texts:,}; send several calls.",
             )
         rule = Rule(top_k=request.top_k, threshold=request.threshold)
         with _queue_errors():
@@ -209,11 +190,11 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.post("/explain", response_model=schema.Explained, responses={**refused, **schema.problems(404)})
     async def explain_label(request: schema.ExplainRequest) -> Response:
-        """Which words of a text speak for a label: each is left out in turn (docs/serving.md)."""
+        """Which words of a text speak for a label: each is left out in turn, and the change is measured."""
         if request.label not in labels.index:
             raise RefusalError(404, "The model has no such label; GET /labels finds those it has.")
         with _queue_errors():
-            work = partial(explain, service.folder, request.text, request.label)
+            work = partial(explain, service.tagger, request.text, request.label)
             future = service.batcher.submit_alone(work, MAX_PARTS)
         explanation = await _result(future)
         words = [
@@ -233,8 +214,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, responses=schema.problems(401))
     async def metrics() -> Response:
-        """Counters for Prometheus."""
-        return Response(service.render_metrics(), media_type="text/plain; version=0.0.4")
+        """Metrics for Prometheus."""
+        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
     async def refuse_error(request: Request, error: Exception) -> Response:
         return _refusal_response(error)
@@ -248,11 +229,11 @@ def _refusal_response(error: Exception) -> Response:
         refusal = RefusalError(422, _sentence(error))
     elif isinstance(error, HTTPException):
         cures = {
-            404: "There is no such page; /docs lists what there is.",
-            405: "Not with this method; /docs lists what there is.",
+            404: "There is no such page; /docs lists the pages there are.",
+            405: "This page does not accept this method; /docs lists those it accepts.",
         }
         status, words = error.status_code, cures.get(error.status_code, str(error.detail))
-        if status == 400:  # bytes that are no UTF-8, or brackets beyond the parser's depth
+        if status == 400:  # bytes that are not UTF-8, or brackets nested too deeply for the parser
             status, words = 422, "The body can't be read as JSON."
         refusal = RefusalError(status, words, **(error.headers or {}))
     elif isinstance(error, RefusalError):
@@ -272,18 +253,18 @@ def _sentence(error: RequestValidationError) -> str:
         where = ".".join(str(place)[:40] for place in problem["loc"])
         what = str(problem["msg"]).removeprefix("Value error, ")
         if problem["type"] == "string_unicode":
-            what = "half of a surrogate pair is no Unicode"
+            what = "half of a surrogate pair is not valid Unicode"
         elif problem["type"] == "model_attributes_type":
             what = "must be a JSON object, sent with the header Content-Type: application/json"
         elif problem["type"] == "extra_forbidden":
-            what = "there is no such field; /docs lists those there are"
+            what = "there is no such field; /docs lists the fields"
         parts.append(f"{where}: {what}")
     return "; ".join(parts) + "."
 
 
 def _add_pages(app: FastAPI) -> None:
     for path, (name, media_type) in PAGES.items():
-        content = (resources.files("aplc.ship") / "page" / name).read_bytes()
+        content = (resources.files("aplc.serve") / "page" / name).read_bytes()
 
         def page(content: bytes = content, media_type: str = media_type) -> Response:
             return Response(content, media_type=media_type)
@@ -295,78 +276,3 @@ def _describe_token(app: FastAPI) -> None:
     described = app.openapi()
     described.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     described["security"] = [{"token": []}]
-
-
-class Server(uvicorn.Server):
-    """uvicorn that stops without losing a request, and exits with 0 then."""
-
-    def __init__(self, guard: Guard, listener: socket.socket) -> None:
-        config = uvicorn.Config(
-            guard, log_level="warning", access_log=False, server_header=False, lifespan="on", timeout_keep_alive=75
-        )
-        super().__init__(config)
-        self.guard, self.listener = guard, listener
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.force_exit = self.should_exit  # the second time at once
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, but first take what the system has accepted for us; then one last answer a connection."""
-        self.guard.closing = True
-        loop = asyncio.get_running_loop()
-        taken = []
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                taken.append(self.listener.accept()[0])
-        for server in self.servers:
-            server.close()
-        for connection in taken:
-            connection.setblocking(False)
-            protocol: Any = self.config.http_protocol_class
-            made = partial(protocol, config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-            with contextlib.suppress(OSError):
-                await loop.connect_accepted_socket(made, connection)
-        deadline = loop.time() + LAST_WORDS
-        while self.server_state.connections and loop.time() < deadline and not self.force_exit:
-            await asyncio.sleep(0.02)
-        await super().shutdown(sockets)
-
-
-def serve(
-    model: Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    token: str | None = None,
-    limits: Limits | None = None,
-    screen: Screen | None = None,
-) -> None:
-    """Serve a model folder until SIGTERM or Ctrl-C."""
-    screen = screen or Screen(quiet=True)
-    if token is not None and (not token.isascii() or not token.strip()):
-        raise AplcError("--token: must be ASCII and not empty")
-    listener = _listen(host, port)
-    service = Service(TrainedTagger.load(model), model.name or str(model), limits=limits)
-    shown = f"[{host}]" if ":" in host else host
-    screen.say(
-        f"serving {model} ({service.folder.labels.n_in_use:,} labels) at http://{shown}:{listener.getsockname()[1]}/, "
-        f"{'with a token' if token else 'without a token'}; Ctrl-C stops it"
-    )
-    if token is None and host not in LOOPBACK:
-        screen.say("anyone who reaches this address can use the model: set APLC_TOKEN to ask for a token")
-    Server(make_app(service, token=token), listener).run(sockets=[listener])
-    screen.say("stopped")
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, number, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, number)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(2048)
-        listener.setblocking(False)
-    except OSError as error:
-        raise AplcError(f"can't listen on {host}, port {port} ({error.strerror}); pass --host and --port") from None
-    return listener

@@ -14,10 +14,10 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.run import evaluate
-from aplc.store.folder import TrainedTagger, replace_folder
-from aplc.train.relabel import _regress, add_labels, merge_labels, rename_label, retire_labels
-from conftest import topic_rows, write_rows
-from test_cli import aplc, fails, ok
+from aplc.store.folder import load_tagger, replace_folder, save_tagger
+from aplc.train.new_labels import regress
+from aplc.train.relabel import add_labels, merge_labels, rename_label, retire_labels
+from helpers import aplc, fails, ok, topic_rows, write_rows
 
 TEXTS = [row["text"] for row in topic_rows(40, seed=7)]
 NEW = {"chemistry": "acid base salt molecule", "sailing": "boat anchor mast harbour"}
@@ -25,7 +25,7 @@ NEW = {"chemistry": "acid base salt molecule", "sailing": "boat anchor mast harb
 
 @pytest.fixture(scope="module")
 def folder(trained):
-    return TrainedTagger.load(trained)
+    return load_tagger(trained)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ def added(folder, examples):
 
 def tags(folder, **options):
     tagger = Tagger()
-    tagger._folder = folder
+    tagger._trained = folder
     return tagger.predict(TEXTS, **options)
 
 
@@ -53,7 +53,7 @@ def test_regression_matches_scikit_learn():
     rng = np.random.default_rng(0)
     hidden, weights = rng.normal(size=(200, 5)), rng.integers(1, 4, size=200)
     truth = [[j for j in range(3) if rng.random() < 1 / (1 + np.exp(1 - 2 * row[j]))] for row in hidden]
-    ours, bias = _regress(torch.tensor(hidden, dtype=torch.float32), truth, torch.tensor(weights).float(), 3)
+    ours, bias = regress(torch.tensor(hidden, dtype=torch.float32), truth, torch.tensor(weights).float(), 3)
     for j in range(3):
         judge = LogisticRegression(C=1.0, tol=1e-8).fit(hidden, [j in row for row in truth], sample_weight=weights)
         assert ours[j].numpy() == pytest.approx(judge.coef_[0], abs=2e-3)
@@ -63,7 +63,7 @@ def test_regression_matches_scikit_learn():
 def test_added_labels_are_found_and_old_ones_keep_their_digits(folder, added):
     assert tags(added, top_k=6, deny=list(NEW)) == tags(folder, top_k=6)
     tagger = Tagger()
-    tagger._folder = added
+    tagger._trained = added
     # the little tokenizer has never met these words: what can be learned is that they are strange
     assert {tagger.predict(NEW[name], top_k=2, allow=list(NEW))[0][0] for name in NEW} <= set(NEW)
     chosen = [tagger.predict(words, top_k=2) for words in NEW.values()]
@@ -145,8 +145,8 @@ def test_saved_changes_are_read_again(added, tmp_path):
     changed = retire_labels(
         merge_labels(rename_label(added, "food", "Foodstuffs"), ["rare"], "Foodstuffs"), ["animals"]
     )
-    changed.save(tmp_path / "model")
-    loaded = TrainedTagger.load(tmp_path / "model")
+    save_tagger(changed, tmp_path / "model")
+    loaded = load_tagger(tmp_path / "model")
     assert loaded.labels.state() == changed.labels.state()
     assert loaded.labels.version == 5
     assert tags(loaded, top_k=8) == tags(changed, top_k=8)
@@ -166,13 +166,13 @@ def test_a_change_is_all_or_nothing(trained, folder, tmp_path, monkeypatch):
         raise OSError("disk full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainedTagger, "save_weights", fail)
+        patch.setattr(type(changed.model), "save_weights", fail)
         with pytest.raises(OSError, match="disk full"):
             replace_folder(model, folder, changed)
     assert {path.name: path.read_bytes() for path in model.iterdir() if path.is_file()} == before
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
     replace_folder(model, folder, changed)
-    assert TrainedTagger.load(model).labels.names[-1] == "x"
+    assert load_tagger(model).labels.names[-1] == "x"
     assert (model / "run.json").is_file()
     with pytest.raises(ModelError, match="changed by somebody else"):
         replace_folder(model, folder, changed)

@@ -1,8 +1,8 @@
-"""What every request passes before the application sees it: number of requests, token, size and pace of the body.
+"""Checks every request before the application sees it: the token, the number of requests, the body's size and time.
 
-An ASGI layer and not a dependency of each route, so that a body is never held beyond its limit, whatever the route, and
-so that every answer is counted. A body that is too large is read on and thrown away for a while: a server that closes
-while its client still sends takes the answer away from it.
+This is an ASGI layer and not a dependency of each route, so that no route can hold a body beyond its limit and every
+answer is counted. The rest of a body that is too large is read and discarded: if the server closed the connection while
+the client still sends, the client would never read the answer.
 """
 
 import asyncio
@@ -12,9 +12,10 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from aplc.ship.metrics import Metrics
+if TYPE_CHECKING:  # `Limits` can be imported without the extra; `server.py` says what is missing
+    from aplc.serve.metrics import ServerMetrics
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-DRAIN = 64 << 20
-"""Bytes of a body that is too large which are read and thrown away, so that the client gets to hear the answer."""
-PATIENCE = 30.0
+MAX_DISCARDED = 64 << 20
+"""Bytes that are read beyond the limit of a body, so that the client gets to read the refusal."""
+BODY_TIMEOUT = 30.0
 """Seconds a body may take to arrive."""
 FAILED = "The server failed on this request; its log says why."
 HEADERS = [
@@ -43,9 +44,9 @@ HEADERS = [
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     body: int = 2 << 20
-    """Bytes of a request's body."""
+    """Bytes in the body of a request."""
     texts: int = 256
-    """Texts of a call."""
+    """Texts in a call."""
     queue: int = 4096
     """Texts that may wait for the model."""
     requests: int = 1024
@@ -53,7 +54,7 @@ class Limits:
 
 
 class RefusalError(Exception):
-    """A status and a sentence instead of an answer."""
+    """A request that is refused, with a status and a sentence that says why."""
 
     def __init__(self, status: int, sentence: str, **headers: str) -> None:
         super().__init__(sentence)
@@ -62,18 +63,25 @@ class RefusalError(Exception):
 
 
 class Guard:
-    """Wraps `app`. `open_paths` need no token; `known_paths` are counted by name, all others as "other"."""
+    """Wraps `app`. `open_paths` need no token; `paths` are counted by name, all others as "other"."""
 
     def __init__(
-        self, app: App, *, limits: Limits, metrics: Metrics, token: str | None, open_paths: set[str], paths: set[str]
+        self,
+        app: App,
+        *,
+        limits: Limits,
+        metrics: "ServerMetrics",
+        token: str | None,
+        open_paths: set[str],
+        paths: set[str],
     ) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.expected = None if token is None else f"Bearer {token}".encode()
         self.open_paths, self.paths = open_paths, paths
-        self.strangers = 0
-        """Requests under way without the token, which take nobody's place."""
+        self.without_token = 0
+        """Requests under way that lack the token. They don't count against the limit on requests."""
         self.closing = False
-        """Answers from now on end their connection."""
+        """The server is shutting down: each answer also closes its connection."""
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -102,45 +110,49 @@ class Guard:
         finally:
             self.metrics.in_flight -= 1
             path = scope["path"] if scope["path"] in self.paths else "other"
-            self.metrics.count(path, status, time.monotonic() - start)
+            self.metrics.count_request(path, status, time.monotonic() - start)
 
     async def _admit(self, scope: MutableMapping[str, Any], receive: Receive) -> Receive:
-        """Check everything but the content; the way to receive the body that has been read."""
+        """Check everything but the content; returns a `receive` that replays the body."""
         headers = dict(scope["headers"])
-        too_large = f"The body is larger than {self.limits.body:,} bytes; send fewer texts a call."
+        too_large = f"The body is larger than {self.limits.body:,} bytes; send fewer texts in a call."
         length = headers.get(b"content-length", b"")
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
         given = headers.get(b"authorization", b"")
         trusted = not self.expected or hmac.compare_digest(given, self.expected)
-        busy = self.metrics.in_flight - self.strangers > self.limits.requests
-        self.strangers += not trusted
+        busy = self.metrics.in_flight - self.without_token > self.limits.requests
+        self.without_token += not trusted
         body, total = bytearray(), 0
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(BODY_TIMEOUT):
                 more = True
-                while more and total <= DRAIN:
+                while more and total <= self.limits.body + MAX_DISCARDED:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         break
                     total += len(message.get("body", b""))
-                    if total <= self.limits.body and trusted and not busy:  # else it is read, and not kept
+                    if total <= self.limits.body and trusted and not busy:  # else it is discarded
                         body += message.get("body", b"")
                     more = message.get("more_body", False)
         except TimeoutError:
             raise RefusalError(
-                408, f"The body did not arrive within {PATIENCE:g} seconds.", connection="close"
+                408, f"The body did not arrive within {BODY_TIMEOUT:g} seconds.", connection="close"
             ) from None
         finally:
-            self.strangers -= not trusted
+            self.without_token -= not trusted
         if total > self.limits.body:
             raise RefusalError(413, too_large)
         if not trusted and scope["path"] not in self.open_paths:
             raise RefusalError(
-                401, "Give the server's token in a header: Authorization: Bearer TOKEN.", www_authenticate="Bearer"
+                401, "Send the server's token in the header Authorization: Bearer TOKEN.", www_authenticate="Bearer"
             )
         if busy:
-            raise RefusalError(503, f"{self.limits.requests:,} requests are under way; try again.", retry_after="1")
+            raise RefusalError(
+                503,
+                f"The server is busy with {self.limits.requests:,} requests; try again in a second.",
+                retry_after="1",
+            )
         pending = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def replay() -> Message:
@@ -150,7 +162,7 @@ class Guard:
 
 
 async def refuse(refusal: RefusalError, send: Send) -> None:
-    """Send a refusal. ASCII only: a sentence may quote a key with half a surrogate pair."""
+    """Send a refusal. ASCII only: its sentence may quote a key that has half of a surrogate pair."""
     body = json.dumps({"detail": refusal.sentence}).encode()
     headers = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -1,15 +1,17 @@
-"""Guards the page in a real browser: paste, tag, slide, click, copy, and nothing of a text or a label runs."""
+"""Guards the page in a real browser: paste, tag, slide, click, copy; and no text or label can run as code."""
 
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
 import browser
 from aplc.data.labels import LabelSet
-from aplc.ship.serve import Server, Service, _listen, make_app
-from aplc.store.folder import TrainedTagger
+from aplc.serve.app import Service, make_app
+from aplc.serve.server import Server, listen
+from aplc.store.folder import load_tagger
 
 NASTY = "<img src=x onerror=window.hacked=1>"
 TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"
@@ -17,15 +19,13 @@ TEXT = f"violin sonata {NASTY} 😀 orchestra concert opera"
 
 @pytest.fixture(scope="module")
 def address(trained):
-    """A server in a thread, of a model one of whose labels is nasty."""
-    folder = TrainedTagger.load(trained)
-    names = tuple(NASTY if name == "music, classical" else name for name in folder.labels.names)
-    renamed = TrainedTagger(
-        folder.config, folder.model, folder.tokenizer, LabelSet(names, folder.labels.counts), folder.n_documents
-    )
-    listener = _listen("127.0.0.1", 0)
+    """A server in a thread; one of its model's labels is HTML."""
+    tagger = load_tagger(trained)
+    names = tuple(NASTY if name == "music, classical" else name for name in tagger.labels.names)
+    renamed = replace(tagger, labels=LabelSet(names, tagger.labels.counts), calibration=None)
+    listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    server = Server(make_app(Service(renamed, "topics")), listener)
+    server = Server(make_app(Service(renamed, "topics")))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     while not server.started:
@@ -62,7 +62,7 @@ def labels(chromium):
 
 
 def quiet(chromium, address):
-    """No message in the console, nothing that ran, no request elsewhere."""
+    """Nothing in the console, no injected code, no request to another server."""
     assert chromium.of("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown") == []
     assert chromium.run("typeof window.hacked") == "undefined"
     requests = [event["request"]["url"] for event in chromium.of("Network.requestWillBeSent")]
@@ -116,7 +116,7 @@ def test_paste_tag_slide_click_copy(chromium, address, width, dark):
     quiet(chromium, address)
 
 
-def test_empty_text_and_refusals_are_said(chromium, address):
+def test_empty_text_and_refusals_show_a_message(chromium, address):
     chromium.open(f"{address}/", 1280, 900)
     chromium.run("document.getElementById('tag').click()")
     assert "Paste a text" in chromium.run("document.getElementById('status').textContent")
@@ -126,7 +126,7 @@ def test_empty_text_and_refusals_are_said(chromium, address):
     assert chromium.run("document.getElementById('results').hidden")
 
 
-def test_everything_is_reached_by_keyboard(chromium, address):
+def test_every_control_is_reached_by_keyboard(chromium, address):
     chromium.open(f"{address}/", 1280, 900)
     chromium.run("document.getElementById('text').value = 'violin'; document.getElementById('tag').click()")
     wait_for(chromium, "document.querySelectorAll('#labels button').length > 0")

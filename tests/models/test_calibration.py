@@ -13,8 +13,8 @@ from aplc.evaluate.run import evaluate
 from aplc.evaluate.table import render
 from aplc.models.calibration import STEPS, Calibration, Ranking
 from aplc.nn.clusters import LabelClusters
-from aplc.predict.search import _search, calibrate
-from aplc.store.folder import TrainedTagger
+from aplc.predict.search import calibrate, predict_batches
+from aplc.store.folder import load_tagger
 from reference import reference_ranking, reference_threshold
 
 BOUNDS = (0, 6, 14)
@@ -143,32 +143,37 @@ def test_file_gives_the_same_and_damage_is_refused(calibration, tmp_path):
             Calibration.load(tmp_path)
 
 
-class Stub:
-    """A model whose texts are hidden states."""
+class HiddenStates:
+    """A model whose batches are hidden states; it notes how many candidates it was asked for."""
 
     def __init__(self, clusters):
-        self.clusters, self.widths = clusters, []
-        topk = clusters.topk
-        clusters.topk = lambda hidden, k, allowed: (self.widths.append(k), topk(hidden, k, allowed=allowed))[1]
+        self.clusters, self.n_labels, self.asked = clusters, clusters.n_labels, []
 
-    def represent(self, batch):
+    def read(self, batch):
         return batch
+
+    def topk(self, states, k, allowed=None):
+        self.asked.append(k)
+        found = self.clusters.topk(states, k, allowed=None if allowed is None else torch.from_numpy(allowed))
+        return found.ids.numpy(), found.probs.detach().numpy()
 
 
 @pytest.mark.parametrize("retired", [False, True])
 def test_search_is_exact_where_calibration_turns_the_order_around(retired):
     """A tail's labels rise above the head's, so that the best ones are far down among the model's own candidates."""
     torch.manual_seed(0)
-    model = Stub(LabelClusters(8, [60, 150], 200, bias=True))
+    model = HiddenStates(LabelClusters(8, [60, 150], 200, bias=True))
     curves = (((0, 0), (0.9, 0.05), (1, 1)), ((0, 0), (0.02, 0.5), (1, 1)), ((0, 0), (0.3, 0.4), (1, 1)))
     calibration = Calibration(curves, (0,) * (STEPS + 1), (0,) * (STEPS + 1), 1, 1)
     hidden = torch.randn(12, 8)
     merged = np.arange(200)
     merged[100:110] = 3
     ranking = Ranking((0, 60, 150), calibration, merged)
-    allowed = torch.arange(200) % 3 > 0 if retired else None
-    ids, probs = _search(model, hidden, 5, ranking, allowed)
-    assert len(model.widths) > 1  # more candidates were needed, and found
+    allowed = np.arange(200) % 3 > 0 if retired else None
+    ids, probs = predict_batches(
+        model, [np.arange(12)], lambda members: hidden[members], 5, ranking=ranking, allowed=allowed
+    )
+    assert len(model.asked) > 1  # more candidates were needed, and found
     raw = model.clusters.probabilities(hidden).double()
     for i in range(len(hidden)):
         expected = reference_ranking(raw[i].tolist(), curves, (0, 60, 150), merged.tolist())
@@ -180,13 +185,12 @@ def test_search_is_exact_where_calibration_turns_the_order_around(retired):
 
 
 def test_evaluation_shows_the_error_before_and_after(trained, corpus):
-    folder = TrainedTagger.load(trained)
+    tagger = load_tagger(trained)
     documents = list(read_documents(corpus / "train.jsonl"))
-    rows = folder.tokenizer.encode([document.text for document in documents])
-    learned = calibrate(folder, rows, [folder.labels.encode(document.labels) for document in documents])
+    learned = calibrate(tagger, documents)
     assert any(len(points) > 2 for points in learned.knots)
-    after = evaluate(replace(folder, calibration=learned), documents)
-    before = evaluate(replace(folder, calibration=None), documents)
+    after = evaluate(replace(tagger, calibration=learned), documents)
+    before = evaluate(replace(tagger, calibration=None), documents)
     assert before.before is None
     assert after.before == {f"ECE@{k}": before.metrics.result()[f"ECE@{k}"] for k in (1, 3, 5)}
     assert after.metrics.result()["ECE@5"] < after.before["ECE@5"]

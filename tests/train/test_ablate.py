@@ -7,29 +7,19 @@ import shutil
 import pytest
 
 from aplc.config import Config
-from aplc.console import Screen
 from aplc.data.corpus import Corpus
-from aplc.errors import CorpusError, RunError
+from aplc.errors import CorpusError, ModelError, RunError
 from aplc.evaluate.comparison import compare_runs
 from aplc.train import ablate as module
 from aplc.train import loop
 from aplc.train.ablate import Row, ablate, cells
-from conftest import SMALL
+from helpers import SMALL, Recorder
 
 CONFIG = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=1", "train.checkpoint_steps=5"])
 
 
-class Lines(Screen):
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.lines = []
-
-    def say(self, message):
-        self.lines.append(message)
-
-
 def run(study, corpus, out, *, seeds=1, config=CONFIG):
-    screen = Lines()
+    screen = Recorder()
     return ablate(study, Corpus.open(corpus), config, out, seeds=seeds, screen=screen), screen.lines
 
 
@@ -132,5 +122,5 @@ def test_mean_and_spread():
 
 
 def test_a_model_without_clusters_is_refused(corpus, tmp_path):
-    with pytest.raises(RunError, match="no clusters"):
-        ablate("clusters", Corpus.open(corpus), Config.from_preset("cpu"), tmp_path, seeds=1, screen=Screen(quiet=True))
+    with pytest.raises(ModelError, match="no clusters"):
+        run("clusters", corpus, tmp_path, config=Config.from_preset("words"))

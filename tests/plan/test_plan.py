@@ -2,8 +2,6 @@
 what it suggests is accepted and helps."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -12,20 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-import aplc.plan
 from aplc.config import Config
 from aplc.data.batches import Batch
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.inspection import zipf_picture
+from aplc.data.source import Source
 from aplc.data.survey import survey
+from aplc.models.network import TaggingModel
 from aplc.nn.encoder import build_encoder
 from aplc.plan.budget import Sizes, suggest
-from aplc.plan.network import cut_picture, duration, in_bytes, plan
-from aplc.plan.probe import Activations, Timing, _kept_bytes, measure_activations
-from aplc.store.folder import TrainedTagger
-from aplc.train.prepare import Source
-from conftest import topic_rows, write_rows
+from aplc.plan.network import cut_picture, plan
+from aplc.plan.probe import Activations, _kept_bytes, measure_activations
+from aplc.plan.units import duration, in_bytes
+from aplc.store.folder import load_tagger
+from helpers import aplc, as_options, ok, topic_rows, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def planned(source, config):
 
 
 def test_parameters_are_those_of_the_trained_model(planned, trained):
-    model = TrainedTagger.load(trained).model
+    model = load_tagger(trained).model
     assert planned.sizes.parameters == sum(p.numel() for p in model.parameters())
     assert planned.sizes.clusters == sum(p.numel() for p in model.clusters.parameters())
     weights = [p for name, p in model.clusters.named_parameters() if name.endswith("weight") and ".norm." not in name]
@@ -116,7 +115,7 @@ def test_activations_grow_by_what_autograd_keeps():
     ids = torch.randint(9, 50, (12, 60), generator=torch.Generator().manual_seed(0))
     types = torch.zeros_like(ids)
     types[:, -1] = 2
-    batch = Batch(ids, torch.ones_like(ids), types, torch.zeros(12, 1, dtype=torch.int64), ids[:, :0], ids[:, :0])
+    batch = Batch(ids, torch.ones_like(ids), types, torch.zeros(12, 1, dtype=torch.int64))
     found = measure_activations(encoder, batch, after=0, checkpointed=False)
     assert found.of(12) == pytest.approx(1.25 * _kept_bytes(encoder, batch), rel=0.02)
     assert measure_activations(encoder, batch, after=7, checkpointed=False).each == pytest.approx(found.each + 7)
@@ -135,7 +134,7 @@ def test_time_is_that_of_all_steps_validation_and_saving(planned):
 
 
 def test_probe_of_slow_steps_is_cut_short(source, config, monkeypatch):
-    monkeypatch.setattr("aplc.plan.probe.PATIENCE", 0.0)
+    monkeypatch.setattr("aplc.plan.probe.ENOUGH_SECONDS", 0.0)
     assert plan(source, config).timing.steps == 5
 
 
@@ -171,7 +170,7 @@ def test_suggestions_are_accepted_and_do_what_they_say(source, config):
 
 
 def test_model_that_does_not_fit_is_not_probed(source, config, monkeypatch):
-    monkeypatch.setattr(aplc.plan, "memory_at_hand", lambda: (1_000_000, "a test's memory"))
+    monkeypatch.setattr("aplc.plan.network.memory_at_hand", lambda: (1_000_000, "a test's memory"))
     found = plan(source, config)
     text = found.render()
     assert found.timing is None
@@ -182,17 +181,17 @@ def test_model_that_does_not_fit_is_not_probed(source, config, monkeypatch):
 
 
 def test_batch_too_large_for_this_machine_is_probed_in_parts(source, config, planned, monkeypatch):
-    runs = []
-    weights = 16 * planned.sizes.parameters
-    room = weights + (planned.sizes.activations.of(7) + planned.sizes.activations.of(8)) // 2
-    monkeypatch.setattr(aplc.plan, "measure_activations", lambda *_, **__: planned.sizes.activations)
-    monkeypatch.setattr(aplc.plan, "resident_bytes", lambda: 0)
-    monkeypatch.setattr(aplc.plan, "memory_at_hand", lambda: (int(room / 0.9) + 1000, "a test's memory"))
-    monkeypatch.setattr(
-        aplc.plan, "measure_time", lambda run: runs.append(run) or Timing(20, 1.0, 1.0, 1.0, resident=0)
-    )
-    plan(source, config)
-    assert runs[0].folder.config.train.accumulate == 3  # 16 documents, 7 at a time
+    """As if a machine had room for 7 of a batch's 16 documents: time is measured there, and what would fit is named."""
+    activations, at_once, forward = planned.sizes.activations, [], TaggingModel.forward
+    room = 16 * planned.sizes.parameters + (activations.of(7) + activations.of(8)) // 2
+    monkeypatch.setattr("aplc.plan.network.memory_at_hand", lambda: (int(room / 0.9), "a test's memory"))
+    for module in ("network", "probe"):
+        monkeypatch.setattr(f"aplc.plan.{module}.resident_bytes", lambda: 0)
+    monkeypatch.setattr(TaggingModel, "forward", lambda *args: at_once.append(len(args[1])) or forward(*args))
+    found = plan(source, config)
+    assert max(at_once) == 6  # 16 documents in three parts
+    assert found.timing is not None
+    assert "--set train.accumulate=3" in found.render()
 
 
 def test_picture_has_a_line_at_each_cutoff():
@@ -212,16 +211,9 @@ def test_sizes_and_durations_read_well():
     assert [duration(s) for s in (0.44, 59, 61, 7_300)] == ["0.4 s", "59 s", "1 min 1 s", "2 h 1 min"]
 
 
-def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, capsys, monkeypatch):
-    from aplc.cli import main
-
+def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = [part for setting in small for part in ("--set", setting)]
-    monkeypatch.setattr("sys.argv", ["aplc", "plan", str(corpus), *settings, "--json", "plan.json", "--memory", "4"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code in (0, None)
-    out = capsys.readouterr().out
+    printed = ok(aplc("plan", corpus, *as_options(small), "--json", "plan.json", "--memory", 4))
     for words in (
         "6 labels in 200 training documents",
         "tail 1 from 4",
@@ -229,18 +221,16 @@ def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, c
         "largest batch that fits",
         "an epoch:",
     ):
-        assert words in out
+        assert words in printed
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["memory_bytes"]["available"] == 4e9
     assert figures["epoch_seconds"]["total"] > 0
     assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
 
 
-def test_command_plans_a_model_of_words(corpus, tmp_path):
-    call = [sys.executable, "-m", "aplc", "plan", corpus, "--preset", "cpu", "--json", tmp_path / "plan.json"]
-    done = subprocess.run(list(map(str, call)), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "equations  at most 200, the smaller of documents and words.limit" in done.stdout
+def test_command_plans_a_words_model(corpus, tmp_path):
+    printed = ok(aplc("plan", corpus, "--preset", "words", "--json", tmp_path / "plan.json"))
+    assert "equations  at most 200, the smaller of documents and words.limit" in printed
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["labels"] == 6
     assert figures["memory_bytes"]["fits"]

@@ -10,9 +10,8 @@ from aplc import Tagger
 from aplc.data.labels import LabelSet
 from aplc.errors import AplcError
 from aplc.predict.decide import Decision, Rule, allowed_labels, best_f1_counts
-from conftest import topic_rows
+from helpers import aplc, fails, ok, topic_rows
 from reference import reference_f1_count
-from test_cli import aplc, fails, ok
 
 TEXTS = ["cat dog paw", "violin sonata opera", "rain snow", "cat rain engine soup", ""]
 
@@ -42,7 +41,7 @@ def test_rules_choose_from_the_same_list(tagger):
 
 
 def test_precision_is_the_held_out_threshold(tagger):
-    calibration = tagger.folder.calibration
+    calibration = tagger.trained.calibration
     reached = np.array(calibration.hits) / np.maximum(calibration.predicted, 1)
     target = float(reached[0]) + 1e-6  # a little more than predicting everything gives, from at least 50 predictions
     if calibration.predicted[0] < 50:
@@ -104,11 +103,11 @@ def test_a_model_without_calibration(trained):
     from dataclasses import replace
 
     tagger = Tagger.from_pretrained(trained)
-    tagger._folder = replace(tagger.folder, calibration=None)
+    tagger._trained = replace(tagger.trained, calibration=None)
     assert tagger.predict(TEXTS, threshold=0.2)
     with pytest.raises(AplcError, match=r"no calibration.json"):
         tagger.predict(TEXTS, precision=0.8)
-    assert Decision.of(Rule(threshold=0.2), tagger.folder.labels, None).allowed is None
+    assert Decision.of(Rule(threshold=0.2), tagger.trained.labels, None).allowed is None
 
 
 def test_command_marks_documents_it_abstains_from(trained, tmp_path):

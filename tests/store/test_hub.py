@@ -8,6 +8,7 @@ import pytest
 
 from aplc import Tagger
 from aplc.errors import ModelError
+from helpers import aplc, ok
 
 
 class Hub:
@@ -60,8 +61,6 @@ def test_failures_say_what_to_do(hub, trained):
 
 
 def test_card_says_what_the_model_is(trained, corpus, tmp_path):
-    from test_cli import aplc, ok
-
     card = (trained / "README.md").read_text("utf-8")
     for words in ("## Data", "200 training documents", "held out of training", "recall@5", "calibrated on 10 held-out"):
         assert words in card
@@ -75,7 +74,7 @@ def test_card_says_what_the_model_is(trained, corpus, tmp_path):
     tagger, copy = Tagger.from_pretrained(model), tmp_path / "copy"
     tagger.save_pretrained(copy)
     assert measured in (copy / "README.md").read_text("utf-8")
-    assert Tagger.from_pretrained(copy).folder.evaluation == tagger.folder.evaluation
+    assert Tagger.from_pretrained(copy).trained.evaluation == tagger.trained.evaluation
     tagger.partial_fit(["cat"], [["animals"]]).save_pretrained(copy)
     assert "Not measured" in (copy / "README.md").read_text("utf-8")
-    assert Tagger.from_pretrained(copy).folder.evaluation is None
+    assert Tagger.from_pretrained(copy).trained.evaluation is None

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from aplc import Tagger
 from aplc.errors import AplcError
-from aplc.store.folder import TrainedTagger
+from aplc.store.folder import load_tagger, save_tagger
 
 FILES = ["config.json", "model.safetensors", "tokenizer.json", "labels.txt", "label_counts.npy", "calibration.json"]
 
@@ -81,14 +81,14 @@ def test_config_that_lies(model, change):
     edit(model / "config.json", change)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(AplcError):
-        TrainedTagger.load(model)
+        load_tagger(model)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KB
 
 
 @pytest.mark.parametrize("value", [3, {"documents": "x"}, {"documents": 1, "metrics": 3, "bands": [{}]}])
 def test_figures_that_lie_are_not_shown(model, value):
     edit(model / "config.json", put("held_out", value=value))
-    TrainedTagger.load(model).save(model / "again")
+    save_tagger(load_tagger(model), model / "again")
     assert "Not measured" in (model / "again" / "README.md").read_text()
 
 
@@ -96,7 +96,7 @@ def test_code_named_in_a_configuration_is_not_fetched(model):
     evil = {"model_type": "bert", "auto_map": {"AutoModel": "evil--x"}, "_attn_implementation": "evil/kernel"}
     edit(model / "config.json", lambda tree: tree["encoder"].update(family="bert", config=evil))
     with pytest.raises(AplcError, match=r"config\.json asks for"):  # a plain BERT, built without memory, differs
-        TrainedTagger.load(model)
+        load_tagger(model)
 
 
 def header(path, change):
@@ -125,7 +125,7 @@ def header(path, change):
 def test_weights_that_lie(model, damage):
     damage(model / "model.safetensors")
     with pytest.raises(AplcError):
-        TrainedTagger.load(model)
+        load_tagger(model)
 
 
 def npy(shape):
@@ -152,7 +152,7 @@ def npy(shape):
 def test_files_that_lie(model, name, content):
     (model / name).write_bytes(content)
     with pytest.raises(AplcError):
-        TrainedTagger.load(model)
+        load_tagger(model)
 
 
 @pytest.mark.parametrize("name", [*FILES, "evaluation.json"])
@@ -160,11 +160,11 @@ def test_pipes_and_devices_are_not_read(model, name):
     (model / name).unlink(missing_ok=True)
     os.mkfifo(model / name)
     with pytest.raises(AplcError):
-        TrainedTagger.load(model)
+        load_tagger(model)
     (model / name).unlink()
     (model / name).symlink_to("/dev/zero")
     with pytest.raises(AplcError):
-        TrainedTagger.load(model)
+        load_tagger(model)
 
 
 def test_tokenizer_of_another_model(model):
@@ -173,7 +173,7 @@ def test_tokenizer_of_another_model(model):
 
     edit(model / "tokenizer.json", widen)
     with pytest.raises(AplcError, match="the tokenizer has"):
-        TrainedTagger.load(model)
+        load_tagger(model)
 
 
 def mutate(path, rng):

@@ -1,0 +1,1 @@
+"""`aplc serve`: a model behind HTTP, and a page to try it on. `server.py` is where it starts."""
