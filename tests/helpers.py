@@ -170,3 +170,28 @@ def assert_same_weights(one, other):
     assert a.keys() == b.keys()
     for name in a:
         assert torch.equal(a[name], b[name]), name
+
+
+def assert_resumed_equals_uninterrupted(run, folder, stop_at):
+    """A run that dies before step `stop_at` and is resumed ends with the weights and the log of one that never stopped.
+
+    `run(out)` starts a run, `run(out, resume=True)` resumes it.
+    """
+    from aplc.train import loop
+
+    step = loop.train_step
+
+    def dying(running, batch, rate):
+        if running.progress.step == stop_at:
+            raise MemoryError
+        return step(running, batch, rate)
+
+    run(folder / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "train_step", dying)
+        with pytest.raises(MemoryError):
+            run(folder / "parts")
+    run(folder / "parts", resume=True)
+    assert_same_weights(folder / "whole", folder / "parts")
+    whole, parts = (map(json.loads, (folder / name / "metrics.jsonl").open()) for name in ("whole", "parts"))
+    assert [line | {"seconds": 0} for line in whole] == [line | {"seconds": 0} for line in parts]

@@ -204,6 +204,15 @@ def reference_band(
 # ---------------------------------------------------------------------------------------------------------------------
 
 
+def best_labels(probs: np.ndarray, k: int, allowed: Sequence[bool] | None = None) -> list[list[tuple[int, float]]]:
+    """The k best labels of each document with their probabilities; (-1, 0) where none are left."""
+    found = []
+    for row in probs:
+        ranked = sorted((-p, label) for label, p in enumerate(row) if allowed is None or allowed[label])
+        found.append(([(label, -p) for p, label in ranked] + [(-1, 0.0)] * k)[:k])
+    return found
+
+
 def reference_ranking(
     probs: Sequence[float],
     curves: Sequence[Sequence[tuple[float, float]]],
@@ -317,11 +326,12 @@ UNSPACED_SCRIPTS = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x304
 
 
 def words_of_text(text: str) -> list[str]:
-    """Runs of letters and digits in lower case; single characters in scripts without spaces between words."""
+    """Runs of letters, digits and the marks on them, in lower case; single characters in scripts without spaces."""
     words, current = [], ""
     for character in unicodedata.normalize("NFKC", text).lower() + " ":
         unspaced = any(first <= ord(character) <= last for first, last in UNSPACED_SCRIPTS)
-        if character.isalnum() and not unspaced:
+        mark = unicodedata.category(character).startswith("M") and ord(character) < 0x10000
+        if not unspaced and (character.isalnum() or (mark and current)):
             current += character
             continue
         words += [current] * bool(current) + [character] * unspaced

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,16 @@ import reference
 from aplc import Tagger
 from aplc.config import Config
 from aplc.data.batches import Collator
-from aplc.data.tokenizer import Template
+from aplc.data.template import Template
 from aplc.errors import ModelError
+from aplc.models import graphs
+from aplc.models.base import LabelModel
+from aplc.models.graphs import int8_rows, quantise, save_graph, to_graphs
 from aplc.models.network import TaggingModel
 from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
 from aplc.nn.encoder import Encoder, build_encoder
-from aplc.predict.export import _graphs, _save, export, int8_rows, quantise
-from aplc.store.folder import load_tagger
+from aplc.predict.export import export
+from aplc.store.folder import load_tagger, save_tagger
 from helpers import aplc, ok, topic_rows
 
 TEXTS = [row["text"] for row in topic_rows(50, seed=7)] + ["", "x", "rain " * 500]
@@ -31,14 +35,14 @@ def _one_export_of_a_model():
     def remembered(model):
         size = sum(parameter.numel() for parameter in model.parameters())
         if size not in made:
-            made[size] = list(_graphs(model))
+            made[size] = list(to_graphs(model))
         for name, graph in made[size]:
             copy = type(graph)()
             copy.CopyFrom(graph)
             yield name, copy
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aplc.predict.export._graphs", remembered)
+        patch.setattr(graphs, "to_graphs", remembered)
         yield
 
 
@@ -55,18 +59,17 @@ def int8(trained, corpus, tmp_path_factory):
     return out, export(trained, out, int8=True, corpus=corpus)
 
 
-def hidden_and_probabilities(folder):
-    batches = [folder.collator(folder.tokenizer.encode(TEXTS[i : i + 7]), [[]] * 7) for i in range(0, 49, 7)]
-    with torch.inference_mode():
-        return torch.cat([folder.model.clusters.probabilities(folder.model.represent(batch)) for batch in batches])
+def probabilities(trained):
+    """Every label's, (texts, labels)."""
+    model = trained.model
+    states = model.read(model.prepare(TEXTS))
+    return np.stack([model.probability_of(states, label) for label in range(model.n_labels)], 1)
 
 
 def test_onnx_matches_pytorch(trained, exported):
-    folder, other = load_tagger(trained), TrainedTagger.load(exported[0])
-    assert isinstance(other.model, OnnxModel)
-    torch.testing.assert_close(
-        hidden_and_probabilities(other), hidden_and_probabilities(folder), atol=1e-4, rtol=0, check_dtype=False
-    )
+    before, after = load_tagger(trained), load_tagger(exported[0])
+    assert isinstance(after.model, OnnxModel)
+    np.testing.assert_allclose(probabilities(after), probabilities(before), atol=1e-4, rtol=0)
     tags, others = (Tagger.from_pretrained(path).predict(TEXTS, top_k=6) for path in (trained, exported[0]))
     for mine, its in zip(tags, others, strict=True):
         assert dict(its) == pytest.approx(dict(mine), abs=1e-4)
@@ -91,30 +94,56 @@ def test_exported_folder_serves_the_commands(exported, corpus, tmp_path):
     assert not list(out.glob("*.safetensors"))
 
 
-def test_exported_model_neither_trains_nor_exports_again(exported, tmp_path):
+def test_exported_model_neither_learns_nor_exports_again(exported, tmp_path):
     out, _ = exported
     done = aplc("export", out, "--out", tmp_path / "again")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    with pytest.raises(ModelError, match="copy its folder"):
-        Tagger.from_pretrained(out).save_pretrained(tmp_path / "copy")
+    assert f"{out}: the model is exported already" in done.stderr
     for label in ("animals", "something new"):
-        with pytest.raises(ModelError, match="can't learn"):
+        with pytest.raises(ModelError, match="export that again"):
             Tagger.from_pretrained(out).partial_fit(["cat"], [[label]])
 
 
+def test_exported_model_can_be_saved(exported, tmp_path):
+    """Its ONNX files are copied, into another folder and into its own."""
+    tagger = Tagger.from_pretrained(exported[0])
+    tagger.save_pretrained(tmp_path / "copy")
+    names = {path.name for path in (tmp_path / "copy").iterdir()}
+    assert names == {path.name for path in exported[0].iterdir()} - {"parity.json"}
+    copy = Tagger.from_pretrained(tmp_path / "copy")
+    assert copy.predict(TEXTS, top_k=6) == tagger.predict(TEXTS, top_k=6)
+    save_tagger(replace(copy.trained, n_documents=7), tmp_path / "copy")
+    again = Tagger.from_pretrained(tmp_path / "copy")
+    assert again.trained.n_documents == 7
+    assert again.predict(TEXTS, top_k=6) == tagger.predict(TEXTS, top_k=6)
+
+
+def test_labels_of_an_exported_model_can_be_retired(exported, tmp_path):
+    shutil.copytree(exported[0], tmp_path / "fewer")
+    ok(aplc("labels", "retire", tmp_path / "fewer", "food"))
+    found = Tagger.from_pretrained(tmp_path / "fewer").predict("bread soup", top_k=6)
+    assert len(found) == 5
+    assert "food" not in dict(found)
+
+
 @pytest.mark.parametrize("k", [1, 3, 6])
-def test_topk_of_exported_weights_is_exact(int8, k):
+def test_topk_of_exported_weights_matches_reference(int8, k):
+    """The slow twin sorts all labels by `probability_of`."""
     model = load_tagger(int8[0]).model
-    pooled = torch.randn(40, model.encoder.width) * 3
-    allowed = torch.tensor([True, False, True, True, True, True])
-    probs = model.clusters.probabilities(pooled)
-    for mask in (None, allowed):
-        wanted = probs if mask is None else probs.masked_fill(~mask, -1)
-        best, ids = wanted.sort(dim=1, descending=True, stable=True)
-        found = model.clusters.topk(pooled, k, allowed=mask)
-        torch.testing.assert_close(found.probs, best[:, :k])
-        seen = found.probs >= 0
-        assert torch.equal(found.ids[seen], ids[:, :k][seen])
+    states = torch.randn(40, model.encoder.width, generator=torch.Generator().manual_seed(0)) * 3
+    every = np.stack([model.probability_of(states, label) for label in range(model.n_labels)], 1)
+    for allowed in (None, np.array([True, False, True, True, True, True])):
+        ids, probs = model.topk(states, k, allowed)
+        expected = reference.best_labels(every, k, allowed)
+        assert ids.tolist() == [[label for label, _ in row] for row in expected]
+        assert np.allclose(probs, [[p for _, p in row] for row in expected], atol=1e-6)
+
+
+def test_an_exported_model_has_all_that_label_models_have(exported):
+    model = load_tagger(exported[0]).model
+    assert model.kind == "exported"
+    assert [name for name in vars(LabelModel) if not name.startswith("_") and not hasattr(model, name)] == []
+    assert (model.bounds[0], model.bounds[-1]) == (0, model.n_labels)
 
 
 def test_int8_is_a_quarter_and_close(int8):
@@ -170,45 +199,46 @@ def bert_encoder():
 
 
 @pytest.mark.parametrize("kind", ["windows", "bert"])
-def test_other_encoders_match_pytorch(kind, tmp_path):
+def test_other_encoders_match_pytorch(kind, trained, tmp_path):
     """Windows are cut outside of the graph; a transformers encoder pads on the right; labels were added later."""
     torch.manual_seed(0)
+    tokenizer = load_tagger(trained).model.tokenizer  # not asked: the batch is of ids
     config, encoder = small_encoder("windows")
     encoder = bert_encoder() if kind == "bert" else encoder
-    model = TaggingModel(encoder, config, n_labels=90, cutoffs=(30, 60), added=(10, 5)).eval()
-    for name, graph in _graphs(model):
+    model = TaggingModel(encoder, tokenizer, config, n_labels=90, cutoffs=(30, 60), added=(10, 5)).eval()
+    for name, graph in to_graphs(model):
         if kind == "bert":
             quantise(graph)
-        _save(graph, tmp_path / name)
-    settings = {"encoder": encoder.save_config(), "n_labels": 90, "cutoffs": [30, 60], "added": [10, 5]}
-    other = OnnxModel(tmp_path, settings)
+        save_graph(graph, tmp_path / name)
+    other = OnnxModel(tmp_path, model.settings() | {"n_labels": 90}, tokenizer)
     template = Template(prefix=(), suffix=(1, 2), prefix_types=(), suffix_types=(0, 2), pad=0)
     if kind == "bert":
         template = Template(prefix=(1,), suffix=(2,), prefix_types=(0,), suffix_types=(0,), pad=0)
     collate = Collator(template, encoder.max_tokens, pad_left=encoder.pad_left)
     rng = np.random.default_rng(1)
     batch = collate([rng.integers(5, 50, n) for n in (3, 60 if kind == "windows" else 14, 1, 9)], [[]] * 4)
+    states, other_states = model.read(batch), other.read(batch)
     with torch.inference_mode():
-        wanted = model.clusters.probabilities(model.represent(batch))
-        found = other.clusters.probabilities(other.represent(batch))
-        torch.testing.assert_close(found, wanted, atol=2e-2 if kind == "bert" else 1e-4, rtol=0)
-        for label in (0, 29, 30, 75, 89):
-            torch.testing.assert_close(model.probability_of(batch, label), wanted[:, label])
-            torch.testing.assert_close(other.probability_of(batch, label), found[:, label])
+        wanted = model.clusters.probabilities(states).numpy()
+        found = other.clusters.probabilities(other_states).numpy()
+    np.testing.assert_allclose(found, wanted, atol=2e-2 if kind == "bert" else 1e-4, rtol=0)
+    for label in (0, 29, 30, 75, 89):
+        np.testing.assert_allclose(model.probability_of(states, label), wanted[:, label], rtol=1e-5)
+        np.testing.assert_allclose(other.probability_of(other_states, label), found[:, label], rtol=1e-5)
 
 
-def test_export_touches_no_folder_that_is_there(trained, exported, tmp_path, monkeypatch):
+def test_export_replaces_no_folder_and_leaves_none_half_written(trained, exported, tmp_path, monkeypatch):
     for out in (trained, exported[0]):
         done = aplc("export", trained, "--out", out)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert "is there already" in done.stderr
-    monkeypatch.setattr("aplc.predict.export._save", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
+    monkeypatch.setattr(graphs, "save_graph", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
     with pytest.raises(ModelError, match="too large"):
         export(trained, tmp_path / "onnx")
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_can_not_be_exported(trained, tmp_path):
+def test_a_network_with_memory_can_not_be_exported(trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     config["encoder"]["long_text"] = "memory"
@@ -216,4 +246,12 @@ def test_memory_can_not_be_exported(trained, tmp_path):
     done = aplc("export", folder, "--out", tmp_path / "onnx")
     assert done.returncode == 2
     assert "memory" in done.stderr
+    assert not (tmp_path / "onnx").exists()
+
+
+def test_a_words_model_is_not_exported_and_says_why(corpus, tmp_path):
+    ok(aplc("train", corpus, "--preset", "words", "--out", tmp_path / "words"))
+    done = aplc("export", tmp_path / "words", "--out", tmp_path / "onnx")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "copy its folder" in done.stderr
     assert not (tmp_path / "onnx").exists()

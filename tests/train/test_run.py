@@ -18,7 +18,7 @@ from aplc.train import loop
 from aplc.train.checkpoint import Progress, checkpoints, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers
 from aplc.train.run import train
-from helpers import SMALL, Recorder, assert_same_weights, weights
+from helpers import SMALL, Recorder, assert_resumed_equals_uninterrupted, assert_same_weights, weights
 
 
 def run(corpus, out, *settings, resume=False, screen=None):
@@ -72,27 +72,11 @@ def test_accumulation_changes_memory_and_not_the_step(corpus, tmp_path, objectiv
 
 
 @pytest.mark.parametrize("stop_at", [1, 7, 12, 13, 20])
-def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, monkeypatch, stop_at):
-    settings = ("train.checkpoint_steps=5",)
-    run(corpus, tmp_path / "whole", *settings)
-    step = loop.train_step
+def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, stop_at):
+    def resumable(out, resume=False):
+        run(corpus, out, "train.checkpoint_steps=5", resume=resume)
 
-    def dying(running, batch, rate):
-        if running.progress.step == stop_at:
-            raise MemoryError
-        return step(running, batch, rate)
-
-    monkeypatch.setattr(loop, "train_step", dying)
-    with pytest.raises(MemoryError):
-        run(corpus, tmp_path / "parts", *settings)
-    monkeypatch.undo()
-    run(corpus, tmp_path / "parts", *settings, resume=True)
-    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
-    logs = [
-        [{k: v for k, v in json.loads(line).items() if k != "seconds"} for line in (out / "metrics.jsonl").open()]
-        for out in (tmp_path / "whole", tmp_path / "parts")
-    ]
-    assert logs[0] == logs[1]
+    assert_resumed_equals_uninterrupted(resumable, tmp_path, stop_at)
 
 
 def test_interrupt_once_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch):

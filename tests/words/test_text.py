@@ -64,6 +64,9 @@ def test_texts_without_words(text):
         ("ﬁn ＡＢＣ １２", ["fin", "abc", "12"]),  # a ligature, and characters of full width
         ("ｶﾞ", ["ガ"]),  # half width, two characters that are one
         ("e\u0301té", ["été"]),  # a letter and its accent, composed
+        ("हिन्दी में", ["हिन्दी", "में"]),  # vowel signs are part of their word
+        ("\u0301a q\u0301x \u0651", ["a", "q\u0301x"]),  # marks alone are none
+        ("q\u0301\u0e31x", ["q\u0301", "\u0e31", "x"]),  # a mark of Thai is a word of its own, as its letters are
         ("東京の hotel", ["東", "京", "の", "hotel"]),
         ("covid病毒19", ["covid", "病", "毒", "19"]),
         ("ฝนตก", list("ฝนตก")),  # Thai
@@ -98,7 +101,9 @@ def test_pairs_have_the_buckets_behind_the_words():
     assert np.diff(counts.indptr).tolist() == [127, 0, 1]
 
 
-TEXTS = st.text(st.sampled_from("abAB1 ,_-ﬁé\u0301東のฝភ\n") | st.characters(exclude_categories=["Cs"]), max_size=40)
+TEXTS = st.text(
+    st.sampled_from("abAB1 ,_-ﬁé\u0301\u093fह東のฝ\u0e31ភ\n") | st.characters(exclude_categories=["Cs"]), max_size=40
+)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=4))

@@ -1,9 +1,10 @@
 """Text to numbers for the words model: which words and word pairs a text has, and how often.
 
-A word is a run of letters and digits in lower case; in scripts without spaces between words it is one character, so
-that pairs are neighbouring characters. Words and pairs are hashed into buckets by scikit-learn's `FeatureHasher`, so
-that no vocabulary has to be stored. The price: two may share a bucket. Of 30,000 words about a hundred do; of the five
-million pairs of a large corpus one in four does, mostly with a pair of a single document, which is left out anyway.
+A word is a run of letters and digits in lower case, with the marks on them (the vowel signs of Hindi, say); in scripts
+without spaces between words it is one character, so that pairs are neighbouring characters. Words and pairs are hashed
+into buckets by scikit-learn's `FeatureHasher`, so that no vocabulary has to be stored. The price: two may share a
+bucket. Of 30,000 words about a hundred do; of the five million pairs of a large corpus one in four does, mostly with a
+pair of a single document, which is left out anyway.
 """
 
 import re
@@ -18,7 +19,7 @@ from sklearn.feature_extraction import FeatureHasher
 
 from aplc.data.scripts import UNSPACED
 
-VERSION = 4
+VERSION = 5
 """Of what a word is and which bucket it has; a model has weights for the buckets of one version."""
 WORD_BUCKETS, PAIR_BUCKETS = 1 << 22, 1 << 24
 BUCKETS = WORD_BUCKETS + PAIR_BUCKETS
@@ -26,7 +27,13 @@ BUCKETS = WORD_BUCKETS + PAIR_BUCKETS
 ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16)])
 """One word or pair of a document, as the feature cache stores it."""
 
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+_LETTERS = rf"[^\W_{UNSPACED}]"  # to Python's re, marks are no part of a word
+_MARKS = "".join(
+    chr(i)
+    for i in range(0x300, 0x10000)
+    if unicodedata.category(chr(i)).startswith("M") and not re.match(f"[{UNSPACED}]", chr(i))
+)
+_WORD = re.compile(rf"[{UNSPACED}]|{_LETTERS}+(?:[{_MARKS}]+{_LETTERS}*)*")
 _WORDS, _PAIRS = (
     FeatureHasher(n, input_type="string", alternate_sign=False, dtype=np.float32) for n in (WORD_BUCKETS, PAIR_BUCKETS)
 )
