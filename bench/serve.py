@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from aplc import Tagger
 from aplc.data.corpus import Corpus
 from aplc.data.formats import read_documents
-from aplc.ship.metrics import resident_memory
 from load import run_load, serving
 
 
@@ -38,6 +37,14 @@ def computing_time(pid: int) -> float:
     """Seconds of computing of a process so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process now (Linux); 0 if it has just ended."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
 
 
 def main() -> None:
@@ -59,7 +66,7 @@ def main() -> None:
 
         def watch() -> None:
             while process.poll() is None:
-                memory.append(resident_memory(process.pid) or 0)
+                memory.append(resident_bytes(process.pid))
                 time.sleep(options.seconds / 60)
 
         threading.Thread(target=watch, daemon=True).start()

@@ -21,9 +21,9 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
-    from aplc.store.folder import TrainedTagger
+    from aplc.data.source import Source
     from aplc.predict.search import predict_documents
-    from aplc.train.prepare import Source
+    from aplc.store.folder import load_tagger
     from aplc.train.run import train
 
     for folder in ("model", "cache"):
@@ -38,7 +38,7 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     )
     trained = clock.read()
     size = sum(file.stat().st_size for file in (out / "model").iterdir() if file.is_file())  # not the checkpoints
-    model = TrainedTagger.load(out / "model")
+    model = load_tagger(out / "model")
     documents = list(corpus.documents("test"))
     clock.restart()
     blocks = [(ids, probs) for _, ids, probs in predict_documents(model, documents, min(DEPTH, len(model.labels)))]
