@@ -20,10 +20,11 @@ from scipy.stats import t
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.corpus import Corpus
+from aplc.data.source import Source
 from aplc.evaluate.run import evaluate
-from aplc.evaluate.saved import FILE, load_evaluation, save_evaluation
+from aplc.evaluate.saved import load_evaluation, save_evaluation
 from aplc.nn.weights import encoder_folder, read_config
-from aplc.train.prepare import Source
+from aplc.store.safety import EVALUATION
 from aplc.train.run import train
 
 SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
@@ -40,11 +41,11 @@ def settings(start: str, args: argparse.Namespace, seed: int) -> Config:
 def run(start: str, args: argparse.Namespace, seed: int) -> dict[str, float]:
     """Train or find one model; the test part's metrics, or the held-out ones of its best epoch."""
     folder, corpus = args.out / start / f"seed-{seed}", Corpus.open(args.corpus)
-    if args.part == "held-out" or not (folder / FILE).is_file():
+    if args.part == "held-out" or not (folder / EVALUATION).is_file():
         model = train(Source.from_corpus(corpus), settings(start, args, seed), folder, resume=True, screen=Screen())
         if args.part == "test":
             about = {"model": str(folder), "corpus": str(args.corpus), "part": "test"}
-            save_evaluation(folder / FILE, evaluate(model, corpus.documents("test")), **about)
+            save_evaluation(folder / EVALUATION, evaluate(model, corpus.documents("test")), **about)
     if args.part == "test":
         return load_evaluation(folder).metrics
     lines = map(json.loads, (folder / "metrics.jsonl").read_text("utf-8").splitlines())

@@ -32,25 +32,27 @@ from typing import Any
 
 import numpy as np
 import torch
-from aplc.data.tokens import TokenCache
 from torch import nn
 
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import Batches, Collator, prefetch
+from aplc.data.cache import DocumentCache
 from aplc.data.corpus import Corpus
+from aplc.data.labels import LabelSet
 from aplc.data.samples import write_pubmed_mesh
-from aplc.data.tokenizer import Template
+from aplc.data.source import Source, read_training_data
+from aplc.data.tokenizer import Tokenizer
 from aplc.files import cache_root
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
 from aplc.plan.probe import WARMUP, memory_at_hand, spread_batches
-from aplc.store.folder import load_tagger
 from aplc.train.checkpoint import Progress
-from aplc.train.loop import Run, train_step
+from aplc.train.loop import train_step
+from aplc.train.network import TrainingRun
 from aplc.train.optim import Optimizers
-from aplc.train.prepare import Source, prepare
+from aplc.train.prepare import choose_tokenizer, tokenize
 
 SETTINGS = [
     *("model.encoder=new", "model.layers=4", "model.width=256", "model.heads=4", "model.inner_width=1024"),
@@ -60,59 +62,67 @@ CONFIG = Config().with_settings(SETTINGS)
 BATCH, LENGTH, WIDTH = CONFIG.train.batch_size, CONFIG.data.max_length, CONFIG.model.hidden_width
 LABELS = (1_000, 10_000, 100_000, 1_000_000)
 LABELS_EACH = 5
+SAMPLE = "sample.npz"
 DOCUMENTS = 1_600  # a pool of 50 batches, sorted by length together
 KINDS = ("aplc", "transformers")
 Step = Callable[[], int]
 
 
-def write_sample(corpus: Path | None, out: Path) -> dict[str, Any]:
-    """Tokens and labels of some documents, for all runs alike."""
+def write_sample(corpus: Path | None, folder: Path) -> dict[str, Any]:
+    """Tokenizer, tokens and labels of some documents, for all runs alike."""
     if corpus is None:
         corpus = cache_root() / "bench" / "pubmed-mesh"
         if not (corpus / "train.jsonl").is_file():
             write_pubmed_mesh(corpus)
-    prepared = prepare(Source.from_corpus(Corpus.open(corpus)), CONFIG, Screen(quiet=True))
-    chosen = np.random.default_rng(0).permutation(len(prepared.train))[:DOCUMENTS]
-    tokens, labels = zip(*map(prepared.train.row, chosen), strict=True)
+    source, screen = Source.from_corpus(Corpus.open(corpus)), Screen(quiet=True)
+    data = read_training_data(source, CONFIG.data, CONFIG.train.seed, screen)
+    tokenizer = choose_tokenizer(source, CONFIG.data, CONFIG.model, data.n_characters, screen)
+    cache = tokenize(source, "train", tokenizer, data.labels, screen)
+    chosen = np.random.default_rng(0).permutation(len(cache))[:DOCUMENTS]
+    tokens, labels = zip(*map(cache.document, chosen), strict=True)
+    tokenizer.save(folder)
     np.savez(
-        out,
-        tokens=np.concatenate(tokens),
+        folder / SAMPLE,
+        items=np.concatenate(tokens),
         offsets=np.cumsum([0, *map(len, tokens)]),
         label_ids=np.concatenate(labels),
         label_offsets=np.cumsum([0, *map(len, labels)]),
     )
-    template = prepared.tokenizer.template
-    lengths = np.minimum([len(row) + template.size for row in tokens], LENGTH)
-    return {
-        "template": [template.prefix, template.suffix, template.prefix_types, template.suffix_types, template.pad],
-        "vocab_size": prepared.tokenizer.vocab_size,
-        "n_labels": len(prepared.labels),
-        "mean_length": float(lengths.mean()),
-    }
+    lengths = np.minimum([len(own) + tokenizer.template.size for own in tokens], LENGTH)
+    return {"n_labels": len(data.labels), "mean_length": float(lengths.mean())}
 
 
-def load_sample(path: Path, about: dict[str, Any], n_labels: int) -> tuple[TokenCache, Collator]:
+def load_sample(folder: Path, about: dict[str, Any], n_labels: int) -> tuple[DocumentCache, Tokenizer]:
     """The sample; with Zipf labels unless `n_labels` is the corpus' own."""
-    arrays = dict(np.load(path))
+    arrays = dict(np.load(folder / SAMPLE))
     if n_labels != about["n_labels"]:
         rng = np.random.default_rng(1)
         size = (len(arrays["offsets"]) - 1) * LABELS_EACH
         arrays["label_ids"] = (np.exp(rng.random(size) * np.log(n_labels)) - 1).astype(np.int32)
         arrays["label_offsets"] = np.arange(0, size + 1, LABELS_EACH)
-    *parts, pad = about["template"]
-    template = Template(*map(tuple, parts), pad=pad)
-    return TokenCache(**arrays), Collator(template, LENGTH)
+    return DocumentCache(**arrays), Tokenizer.load(folder)
 
 
-def aplc_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: int, steps: int) -> Step:
+def aplc_step(cache: DocumentCache, tokenizer: Tokenizer, n_labels: int, steps: int) -> Step:
     partition = Partition.from_proportions(n_labels, (0.25,) * 4)
-    encoder = build_encoder(CONFIG.model, vocab_size=vocab_size, max_length=LENGTH)
-    model = TaggingModel(encoder, CONFIG, n_labels=n_labels, cutoffs=partition.cutoffs).train()
-    nothing: Any = None
-    folder = TrainedTagger(CONFIG, model, nothing, nothing, len(cache))
-    batches = Batches(cache, np.arange(len(cache)), collate, BATCH, 0)
-    optimizers = Optimizers.for_tagging(model, CONFIG.train)
-    run = Run(folder, optimizers, batches, cache, np.arange(0), Progress(), Path("unused"), Screen(quiet=True))
+    encoder = build_encoder(CONFIG.model, vocab_size=tokenizer.vocab_size, max_length=LENGTH)
+    model = TaggingModel(encoder, tokenizer, CONFIG, n_labels=n_labels, cutoffs=partition.cutoffs).train()
+    batches = Batches(cache, np.arange(len(cache)), model.collator, BATCH, 0)
+    run = TrainingRun(
+        network=model,
+        optimizers=Optimizers.for_tagging(model, CONFIG.train),
+        steps=CONFIG.train,
+        progress=Progress(),
+        out=Path("unused"),
+        screen=Screen(quiet=True),
+        config=CONFIG,
+        model=model,
+        labels=LabelSet((), np.empty(0, dtype=np.int64)),  # for validation, which is not measured
+        n_documents=len(cache),
+        train=batches,
+        valid=cache,
+        valid_rows=np.arange(0),
+    )
     spread = spread_batches(batches, steps)
     stream = prefetch(batches.batch, chain(spread[:WARMUP], spread))
 
@@ -124,13 +134,13 @@ def aplc_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: i
     return step
 
 
-def transformers_step(cache: TokenCache, collate: Collator, n_labels: int, vocab_size: int, steps: int) -> Step:
+def transformers_step(cache: DocumentCache, tokenizer: Tokenizer, n_labels: int, steps: int) -> Step:
     import transformers
 
-    sizes = CONFIG.model
+    sizes, collate = CONFIG.model, Collator(tokenizer.template, LENGTH)
     body = transformers.XLNetModel(
         transformers.XLNetConfig(
-            vocab_size=vocab_size,
+            vocab_size=tokenizer.vocab_size,
             d_model=sizes.width,
             n_layer=sizes.layers,
             n_head=sizes.heads,
@@ -147,7 +157,7 @@ def transformers_step(cache: TokenCache, collate: Collator, n_labels: int, vocab
 
     def step() -> int:
         rows = [next(shuffled) for _ in range(BATCH)]
-        batch = collate(*zip(*map(cache.row, rows), strict=True))
+        batch = collate(*zip(*map(cache.document, rows), strict=True))
         missing = LENGTH - batch.input_ids.shape[1]
         ids = nn.functional.pad(batch.input_ids, (missing, 0), value=collate.template.pad)
         mask, types = (nn.functional.pad(x, (missing, 0)) for x in (batch.attention_mask, batch.token_type_ids))
@@ -171,9 +181,9 @@ def _shuffled(n: int) -> Iterator[int]:
 
 def build(kind: str, sample: Path, about: dict[str, Any], n_labels: int, steps: int) -> Step:
     torch.manual_seed(0)
-    cache, collate = load_sample(sample, about, n_labels)
+    cache, tokenizer = load_sample(sample, about, n_labels)
     make = aplc_step if kind == "aplc" else transformers_step
-    return make(cache, collate, n_labels, about["vocab_size"], steps)
+    return make(cache, tokenizer, n_labels, steps)
 
 
 def timed(step: Step, cpu_time: bool) -> tuple[int, float]:
@@ -291,7 +301,7 @@ def main() -> None:
     if args.cpu_time:
         torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        sample = Path(folder) / "sample.npz"
+        sample = Path(folder)
         about = write_sample(args.corpus, sample)
         speed = "CPU time of one thread" if args.cpu_time else f"{torch.get_num_threads()} threads"
         print(

@@ -21,9 +21,9 @@ def main(corpus_path: str, features: Path, out: Path, preset: str, settings: lis
     from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
+    from aplc.data.source import Source
     from aplc.predict.search import predict_documents
     from aplc.store.folder import load_tagger
-    from aplc.train.prepare import Source
     from aplc.train.run import train
 
     for folder in ("model", "cache"):
