@@ -69,7 +69,7 @@ def of_kind(kind):
 
 def test_an_exported_model_is_not_trained():
     assert trainable(of_kind("words")) is KINDS["words"]
-    with pytest.raises(ModelError, match=r"model.kind = 'exported': .* choose one of network, words$"):
+    with pytest.raises(ModelError, match=r"model.kind = 'exported' .*; choose one of network, words$"):
         trainable(of_kind("exported"))
 
 

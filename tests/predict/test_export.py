@@ -130,7 +130,8 @@ def test_labels_of_an_exported_model_can_be_retired(exported, tmp_path):
 def test_topk_of_exported_weights_matches_reference(int8, k):
     """The slow twin sorts all labels by `probability_of`."""
     model = load_tagger(int8[0]).model
-    states = torch.randn(40, model.encoder.width, generator=torch.Generator().manual_seed(0)) * 3
+    width = model.read(model.prepare(["rain"])).shape[1]
+    states = torch.randn(40, width, generator=torch.Generator().manual_seed(0)) * 3
     every = np.stack([model.probability_of(states, label) for label in range(model.n_labels)], 1)
     for allowed in (None, np.array([True, False, True, True, True, True])):
         ids, probs = model.topk(states, k, allowed)
