@@ -24,7 +24,7 @@ from torch import Tensor
 from aplc.nn.xlnet import XLNet, XLNetConfig
 from aplc.pretrain.config import ObjectiveConfig
 from aplc.pretrain.objective import PermutationLM
-from aplc.pretrain.permutation import PermutationBatch, make_batch, perm_mask, target_mapping
+from aplc.pretrain.permutation import PermutationBatch, make_batch, perm_mask
 from encoder import BASE, SMALL, interleaved
 
 TINY = {"d_model": 128, "n_layer": 2, "n_head": 4, "d_inner": 512, "vocab_size": 8000}
@@ -60,7 +60,7 @@ def given(made: PermutationBatch) -> dict[str, Tensor]:
         "input_ids": made.input_ids,
         "token_type_ids": made.token_type_ids,
         "perm_mask": perm_mask(made.order).float(),
-        "target_mapping": target_mapping(made.places, made.input_ids.shape[1]),
+        "target_mapping": torch.nn.functional.one_hot(made.places, made.input_ids.shape[1]).float(),
         "labels": made.labels,
     }
 

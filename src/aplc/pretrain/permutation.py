@@ -55,11 +55,6 @@ def perm_mask(order_BT: Tensor) -> Tensor:
     return later_BTT & (order_BT != CONTEXT)[:, None]
 
 
-def target_mapping(places_BN: Tensor, tokens: int) -> Tensor:
-    """(B, N, T): the places one-hot, as `transformers` wants them."""
-    return torch.nn.functional.one_hot(places_BN, tokens).float()
-
-
 def choose_targets(
     starts_T: NDArray[np.bool_], allowed_T: NDArray[np.bool_], config: ObjectiveConfig, rng: np.random.Generator
 ) -> NDArray[np.int64]:
