@@ -49,7 +49,9 @@ def test_pushed_and_fetched_again(hub, trained):
 
 
 def test_failures_say_what_to_do(hub, trained):
-    with pytest.raises(ModelError, match=r"me/nothing: is not a folder here and could not be downloaded .* give its path"):
+    with pytest.raises(
+        ModelError, match=r"me/nothing: is not a folder here and could not be downloaded .* give its path"
+    ):
         Tagger.from_pretrained("me/nothing")
     with pytest.raises(ModelError, match="not a model folder"):
         Tagger.from_pretrained("./me/nothing")

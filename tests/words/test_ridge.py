@@ -26,7 +26,7 @@ def draw(n, v, n_labels=10):
 @pytest.mark.parametrize("block", [3, 1_024])
 def test_weights_are_the_closed_form(monkeypatch, n, v, limit, block):
     """With the inverse, or by conjugate gradients with few and with many words in the preconditioner."""
-    monkeypatch.setattr(ridge, "BLOCK", block)
+    monkeypatch.setattr(ridge, "LABELS_AT_ONCE", block)
     monkeypatch.setattr(ridge, "SIGNS", 5)
     monkeypatch.setattr(ridge, "TOLERANCE", 1e-6)
     x, y = draw(n, v)
@@ -54,7 +54,7 @@ def test_conjugate_gradients_end_where_residuals_are_small_enough():
 
 def test_with_all_words_in_the_preconditioner_one_iteration_is_enough(monkeypatch):
     x, y = draw(50, 20)
-    monkeypatch.setattr(ridge, "MOST_STEPS", 1)
+    monkeypatch.setattr(ridge, "MOST_ITERATIONS", 1)
     answer = Conjugate(x, 20, 0.7)(torch.from_numpy(y)).numpy()
     assert np.allclose(x @ (x.T @ answer) + 0.7 * answer, y, atol=1e-4)
 
@@ -117,7 +117,7 @@ def test_leave_one_out_scores_where_conjugate_gradients_end_early():
 
 
 def test_equations_that_do_not_converge_are_refused_with_a_cure(monkeypatch):
-    monkeypatch.setattr(ridge, "MOST_STEPS", 2)
+    monkeypatch.setattr(ridge, "MOST_ITERATIONS", 2)
     monkeypatch.setattr(ridge, "TOLERANCE", 1e-6)
     x, y = draw(50, 40)
     with pytest.raises(RunError, match=r"words\.ridge"):

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from aplc.data.batches import by_length
-from aplc.data.scripts import UNSPACED
+from aplc.data.scripts import UNSPACED, WORD
 from aplc.models.base import LabelModel
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import predict_texts
@@ -21,8 +21,8 @@ from aplc.predict.search import predict_texts
 MAX_PARTS = 128
 LONGEST = 1 << 15
 """Characters that are looked at, or a long text would be read 128 times."""
-# A character of a script without spaces between words, or a word of letters and digits, or punctuation.
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+(?:['’-]\w+)*|[^\w\s]+")
+_WORD = re.compile(rf"(?:{WORD})(?:['’-][^\W{UNSPACED}]+)*|[^\w\s]+|_+")
+"""A word, also with a hyphen or an apostrophe in it, or punctuation."""
 
 
 @dataclass(frozen=True)

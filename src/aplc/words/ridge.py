@@ -40,13 +40,13 @@ from aplc.errors import RunError
 from aplc.machine import free_bytes
 from aplc.words.curves import Curves
 
-BLOCK, LARGEST = 512, 1 << 27
+LABELS_AT_ONCE, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
 PANEL = 128
 """Columns that product.c takes at a time; a few more cost nearly as much again."""
 INVERSE_BYTES = 8
 """Memory for each element of the matrix: itself and its factor, then that and the inverse."""
-TOLERANCE, MOST_STEPS = 0.1, 100
+TOLERANCE, MOST_ITERATIONS = 0.1, 100
 """Conjugate gradients end where each label's residual is this share of it; leave-one-out scores need it so small."""
 DENSE = 0.3
 """Words of more than this share of the documents are kept as a dense matrix, which is faster."""
@@ -96,7 +96,7 @@ def solve(
 
 
 def block_size(shape: tuple[int, int]) -> int:
-    size = max(1, min(BLOCK, LARGEST // max(shape)))
+    size = max(1, min(LABELS_AT_ONCE, LARGEST // max(shape)))
     return size if size < PANEL else size // PANEL * PANEL
 
 
@@ -150,7 +150,7 @@ class Conjugate:
         enough_C = TOLERANCE**2 * dot(rest_NC, rest_NC)
         step_NC = self._nearly(rest_NC, near_NC).clone()
         rho_C = dot(rest_NC, step_NC)
-        for _ in range(MOST_STEPS):
+        for _ in range(MOST_ITERATIONS):
             image_NC = self.x_NR(self.x_RN(step_NC)).add_(p_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
             length_C = _ratio(rho_C, dot(step_NC, image_NC))
             a_NC.addcmul_(step_NC, length_C)
@@ -163,7 +163,7 @@ class Conjugate:
             step_NC.mul_(more_C).add_(near_NC)
             p_step_NC.mul_(more_C).add_(rest_NC)
         raise RunError(
-            f"ridge regression does not converge in {MOST_STEPS} iterations; raise words.limit, or words.ridge, "
+            f"ridge regression does not converge in {MOST_ITERATIONS} iterations; raise words.limit, or words.ridge, "
             "e.g. --set words.ridge=0.5"
         )
 
@@ -227,8 +227,8 @@ def _inverse(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) ->
     """(X X' + diagonal I)^-1, (S, S); the product in blocks, because as a sparse matrix it is larger."""
     size = x_SR.shape[0]
     gram = torch.empty(size, size)
-    for start in range(0, size, BLOCK):
-        gram[start : start + BLOCK] = torch.from_numpy((x_SR[start : start + BLOCK] @ x_RS).toarray())
+    for start in range(0, size, LABELS_AT_ONCE):
+        gram[start : start + LABELS_AT_ONCE] = torch.from_numpy((x_SR[start : start + LABELS_AT_ONCE] @ x_RS).toarray())
     gram.diagonal().add_(diagonal)
     factor, failed = torch.linalg.cholesky_ex(gram)
     del gram  # twice its memory is enough

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.feature_extraction import FeatureHasher
 
-from aplc.data.scripts import UNSPACED
+from aplc.data.scripts import WORD
 
 VERSION = 5
 """Of what a word is and which bucket it has; a model has weights for the buckets of one version."""
@@ -27,13 +27,7 @@ BUCKETS = WORD_BUCKETS + PAIR_BUCKETS
 ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16)])
 """One word or pair of a document, as the feature cache stores it."""
 
-_LETTERS = rf"[^\W_{UNSPACED}]"  # to Python's re, marks are no part of a word
-_MARKS = "".join(
-    chr(i)
-    for i in range(0x300, 0x10000)
-    if unicodedata.category(chr(i)).startswith("M") and not re.match(f"[{UNSPACED}]", chr(i))
-)
-_WORD = re.compile(rf"[{UNSPACED}]|{_LETTERS}+(?:[{_MARKS}]+{_LETTERS}*)*")
+_WORD = re.compile(WORD)
 _WORDS, _PAIRS = (
     FeatureHasher(n, input_type="string", alternate_sign=False, dtype=np.float32) for n in (WORD_BUCKETS, PAIR_BUCKETS)
 )
