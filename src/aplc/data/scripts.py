@@ -1,7 +1,7 @@
 """What a word is in any script, as regular expressions.
 
-A word is a run of letters and digits with the marks on them (accents, vowel signs), which Python's "word" leaves out. In
-scripts without spaces between words a single character is the best guess at a word.
+A word is a run of letters and digits with the marks on them (accents, vowel signs); Python's own idea of a word leaves
+marks out. In scripts without spaces between words a single character is the best guess at a word.
 """
 
 import re
