@@ -65,6 +65,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """
         config = Config.from_preset(self.preset).with_settings(list(self.settings))
         documents, columns = read_labelled(texts, labels, label_names)
+        if not any(document.labels for document in documents):
+            raise AplcError("labels: no text has a label; give at least one of them a name, or a 1 in a matrix")
         with Source.from_memory(documents) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
             self._trained = train(source, config, Path(out), screen=self._screen)
         self._columns = columns

@@ -77,7 +77,7 @@ def test_tables_are_no_texts_anywhere(tagger, name):
         np.array(TEXTS),
         (text for text in TEXTS),
         tuple(TEXTS),
-        {i: text for i, text in enumerate(TEXTS)}.values(),
+        dict(enumerate(TEXTS)).values(),
     ],
 )
 def test_columns_arrays_and_generators_are_texts(texts):
@@ -104,7 +104,7 @@ def test_missing_texts_and_labels_are_named_by_position(missing):
 
 @pytest.mark.parametrize("texts", [None, 3, b"bytes", np.array("one")])
 def test_what_has_no_texts(texts):
-    with pytest.raises(AplcError, match="pass .*a list of strings"):
+    with pytest.raises(AplcError, match=r"pass .*a list of strings"):
         read_texts(texts)
 
 
@@ -180,8 +180,14 @@ def test_fit_and_score_with_a_matrix(tagger):
         assert other.score(TEXTS, sparse.csc_array(MATRIX), label_names=NAMES) == tagger.score(TEXTS, LABELS)
     with pytest.raises(AplcError, match="labels has 5 columns, 6 when the model was fitted; give label_names"):
         by_matrix.score(TEXTS, MATRIX[:, :5])
-    with pytest.raises(AplcError, match="columns have no names.*give label_names"):
+    with pytest.raises(AplcError, match=r"columns have no names.*give label_names"):
         tagger.score(TEXTS, MATRIX)  # every label would count as missed
+
+
+def test_fit_without_any_label():
+    for labels in ([[]] * 60, np.zeros((60, 3)), np.zeros((60, 0))):
+        with pytest.raises(AplcError, match="no text has a label; give at least one"):
+            Tagger("words").fit(TEXTS, labels)
 
 
 def test_partial_fit_with_a_matrix(trained):
