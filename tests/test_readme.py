@@ -1,4 +1,4 @@
-"""Guards README: its commands and its Python example run as they stand."""
+"""Guards README and docs: commands and Python examples run as they stand."""
 
 import csv
 import re
@@ -36,6 +36,18 @@ def test_python_examples_run(tmp_path, monkeypatch):
     assert blocks("python")
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
+
+
+def test_pandas_and_scikit_learn_examples_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    examples = blocks("python", DOCS / "using.md")
+    assert len(examples) == 2
+    for block in examples:  # the second goes on with what the first made
+        exec(compile(block, "using.md", "exec"), names)
+    assert names["df"]["tags"][0] == ["animals"]
+    assert names["search"].best_score_ > 0.5
+    assert names["search"].predict(names["df"]["title"]).shape == names["y"].shape
 
 
 def test_one_file_is_split_as_docs_say(tmp_path, monkeypatch):

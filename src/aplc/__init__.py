@@ -2,7 +2,7 @@
 
 from aplc.version import __version__
 
-__all__ = ["LabelClusters", "Partition", "Tagger", "__version__"]
+__all__ = ["IndicatorTagger", "LabelClusters", "Partition", "Tagger", "__version__"]
 
 
 def __getattr__(name: str) -> object:
@@ -11,6 +11,10 @@ def __getattr__(name: str) -> object:
         from aplc.tagger import Tagger
 
         return Tagger
+    if name == "IndicatorTagger":
+        from aplc.indicator import IndicatorTagger
+
+        return IndicatorTagger
     if name == "LabelClusters":
         from aplc.nn.clusters import LabelClusters
 

@@ -8,7 +8,7 @@ It works in a Pipeline and in GridSearchCV. `settings` holds what `--set` takes,
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias, overload
+from typing import Any, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from sklearn.base import BaseEstimator
 
 from aplc.config import Config
 from aplc.console import Screen
-from aplc.data.formats import Document, clean_names, is_unicode
+from aplc.data.formats import Document
+from aplc.data.inputs import Labels, read_labelled, read_texts
 from aplc.data.source import Source
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
@@ -32,8 +33,6 @@ from aplc.train.update import update
 
 Tags = list[tuple[str, float]]
 """(label, probability), best first."""
-Labels: TypeAlias = "Sequence[Sequence[str]] | sparse.csr_matrix | sparse.csr_array"
-"""One list of names a text, or a sparse matrix (texts x labels) whose columns have names."""
 
 SCORE = "nDCG@5"
 """What `score` gives: it looks at all five places of a list and weighs the first ones most."""
@@ -49,6 +48,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         verbose: show choices and progress on standard error.
     """
 
+    _columns: tuple[str, ...] | None = None
+    """Names of the columns, if `fit` was given an indicator matrix."""
+
     def __init__(self, preset: str = "tiny", *, settings: Sequence[str] = (), verbose: bool = False) -> None:
         self.preset = preset
         self.settings = settings
@@ -57,12 +59,17 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
         """Train on `texts`, each with its list of label names.
 
-        `labels` may be a scipy CSR matrix instead; `label_names` are its columns' names, or they are "0", "1", ...
+        `labels` may be an indicator matrix instead: a numpy array or scipy matrix of zeros and ones, or a data frame of
+        them. `label_names` are its columns' names; without them a data frame's columns keep theirs, and others are
+        called "0", "1", ...
         """
         config = Config.from_preset(self.preset).with_settings(list(self.settings))
-        documents = _documents(texts, labels, label_names)
+        documents, columns = read_labelled(texts, labels, label_names)
+        if not any(document.labels for document in documents):
+            raise AplcError("labels: no text has a label; give at least one of them a name, or a 1 in a matrix")
         with Source.from_memory(documents) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
             self._trained = train(source, config, Path(out), screen=self._screen)
+        self._columns = columns
         return self
 
     def partial_fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
@@ -72,7 +79,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(texts, labels, label_names=label_names)
-        trained, documents = self.trained, _documents(texts, labels, label_names)
+        trained, documents = self.trained, self._documents(texts, labels, label_names)
         known = trained.labels.index.keys() | trained.labels.retired
         new = dict.fromkeys(name for document in documents for name in document.labels if name not in known)
         if new:
@@ -133,7 +140,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             top_k=top_k, threshold=threshold, precision=precision, expected_f1=expected_f1, allow=allow, deny=deny
         )
         single = isinstance(texts, str)
-        documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
+        documents = [Document(text) for text in read_texts([texts] if isinstance(texts, str) else texts)]
         results = [tags for _, block in decide_documents(self.trained, documents, rule) for tags in block]
         return results[0] if single else results
 
@@ -142,7 +149,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if top_k < 1:
             raise AplcError(f"top_k = {top_k}: must be at least 1")
         trained = self.trained
-        documents = [Document(text) for text in _texts([texts] if isinstance(texts, str) else texts)]
+        documents = [Document(text) for text in read_texts([texts] if isinstance(texts, str) else texts)]
         k, shape = min(top_k, len(trained.labels)), (len(documents), len(trained.labels))
         found = [(ids, probs) for _, ids, probs in predict_documents(trained, documents, k)]
         ids = np.concatenate([np.empty((0, k), dtype=np.int64), *(block for block, _ in found)])
@@ -154,7 +161,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def score(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> float:
         """nDCG of the five best labels; true labels that the model does not have count as missed."""
-        trained, documents = self.trained, _documents(texts, labels, label_names)
+        trained, documents = self.trained, self._documents(texts, labels, label_names)
         metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
         unseen: dict[str, int] = {}
         for block, ids, probs in predict_documents(trained, documents, min(5, len(trained.labels))):
@@ -199,6 +206,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             self.save_pretrained(out)
             return push_model(Path(out), name, private=private, message=message)
 
+    def _documents(self, texts: Iterable[str], labels: Labels, label_names: Sequence[str] | None) -> list[Document]:
+        """Documents for a model that there is: a matrix without names has the columns that `fit` saw."""
+        documents, columns = read_labelled(texts, labels, label_names, self._columns)
+        numbered = label_names is None and columns is not None and columns == tuple(map(str, range(len(columns))))
+        if numbered and not set(columns or ()) & self.trained.labels.index.keys():
+            raise AplcError(
+                "labels: the columns have no names, and the model's labels are no numbers; give label_names"
+            )
+        return documents
+
     @property
     def _screen(self) -> Screen:
         return Screen(quiet=not self.verbose)
@@ -211,49 +228,3 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string, tags.input_tags.two_d_array = True, False
         tags.target_tags.multi_output = tags.target_tags.required = True
         return tags
-
-
-def _texts(texts: Iterable[str]) -> list[str]:
-    listed = list(texts)
-    for i, text in enumerate(listed):
-        if not isinstance(text, str):
-            raise AplcError(f"texts: number {i} is of type {type(text).__name__}, expected a string")
-        if not is_unicode(text):
-            raise AplcError(f"texts: number {i} is not valid Unicode")
-    return listed
-
-
-def _documents(texts: Iterable[str], labels: Labels, label_names: Sequence[str] | None) -> list[Document]:
-    if isinstance(texts, str):
-        raise AplcError("texts: give a list of strings, not one string")
-    listed = _texts(texts)
-    names = _names(labels, label_names) if sparse.issparse(labels) else _lists(labels)
-    if len(listed) != len(names):
-        raise AplcError(f"{len(listed)} texts but {len(names)} lists of labels; give one list a text")
-    return [Document(text=text, labels=row) for text, row in zip(listed, names, strict=True)]
-
-
-def _lists(labels: Any) -> list[list[str]]:
-    rows = []
-    for i, row in enumerate(labels):
-        if isinstance(row, str) or not isinstance(row, Iterable):
-            raise AplcError("labels: give a list of strings for each text, not one string")
-        rows.append(_clean(row, f"labels of text {i}"))
-    return rows
-
-
-def _clean(names: Iterable[object], where: str) -> list[str]:
-    try:
-        return clean_names(names)
-    except ValueError as error:
-        raise AplcError(f"{where}: {error}") from None
-
-
-def _names(labels: Any, label_names: Sequence[str] | None) -> list[list[str]]:
-    """Names for each row of a sparse matrix; every entry that is not zero is a label."""
-    matrix = sparse.csr_array(labels, copy=True)
-    columns = _clean(map(str, range(matrix.shape[1])) if label_names is None else label_names, "label_names")
-    if len(columns) != matrix.shape[1]:
-        raise AplcError(f"label_names has {len(columns)} names, labels {matrix.shape[1]} columns; give one each")
-    matrix.eliminate_zeros()
-    return [[columns[j] for j in matrix.indices[a:b]] for a, b in zip(matrix.indptr, matrix.indptr[1:], strict=False)]
