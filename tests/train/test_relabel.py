@@ -15,7 +15,7 @@ from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.evaluate.run import evaluate
 from aplc.store.folder import load_tagger, replace_folder, save_tagger
-from aplc.train.new_labels import regress
+from aplc.train.new_labels import leave_one_out, regress
 from aplc.train.relabel import add_labels, merge_labels, rename_label, retire_labels
 from helpers import aplc, fails, ok, topic_rows, write_rows
 
@@ -70,6 +70,34 @@ def test_added_labels_are_found_and_old_ones_keep_their_digits(folder, added):
     assert all(set(NEW) & {name for name, _ in tags_} for tags_ in chosen)
     assert added.labels.version == 2
     assert added.labels.counts[-2:].tolist() == [15, 15]
+
+
+def test_labels_of_too_few_examples_are_named(folder):
+    """Three examples that have nothing in common teach little."""
+    said = []
+    others = [Document(row["text"], row["labels"]) for row in topic_rows(200, seed=5)]
+    few = [Document(text, ["air fryer"]) for text in ("cook bread", "rail apple wind", "opera paw soup")]
+    add_labels(folder, [*others, *few], ["air fryer"], say=said.append)
+    (line,) = said
+    assert line.startswith("air fryer: 3 examples are few")
+    assert "add more examples" in line
+    probability = float(line.split("probability of ")[1].split(",")[0])
+    assert 0 < probability < 0.5
+
+
+def test_leave_one_out_is_a_regression_without_the_example():
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(30, 4, generator=generator)
+    truth = [[0] if i in (3, 7, 29) else [1] if i in (5, 28) else [] for i in range(30)]  # the last of each: its name
+    weights = torch.ones(30)
+    expected = []
+    for i in (3, 7):
+        rest = [j for j in range(30) if j != i]
+        weight, bias = regress(hidden[rest], [[0] if truth[j] == [0] else [] for j in rest], weights[rest], 1)
+        expected.append(float(torch.sigmoid(hidden[i] @ weight[0] + bias[0])))
+    found = leave_one_out(hidden, truth, weights, 2)
+    assert found[0] == pytest.approx(np.mean(expected), abs=1e-3)
+    assert set(found) == {0, 1}
 
 
 def test_second_addition_leaves_the_first(added, examples):
@@ -200,7 +228,8 @@ def test_commands(trained, corpus, examples, tmp_path):
     assert "-\tfood\trenamed to Foodstuffs" in ok(aplc("labels", "list", model, "--search", "FOOD"))
     evaluated = ok(aplc("evaluate", model, corpus, "--examples", 60, "--json", model / "evaluation.json"))
     assert "added 1" in evaluated
-    assert "2 true labels are not among the model's (1 of them retired)" in evaluated
+    assert "1 true labels are not among the model's" in evaluated
+    assert "1 true labels are retired" in evaluated
     assert "* Foodstuffs" in evaluated
     assert not any("rare" in line for line in evaluated.splitlines() if "also:" in line), "they are Foodstuffs now"
     ok(aplc("compare", model, model / "evaluation.json"))

@@ -82,8 +82,9 @@ def add(
     else:
         known = trained.labels.index.keys() | trained.labels.retired
         new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
-    with Screen().bar("encoding examples") as advance:
-        changed = add_labels(trained, documents(), new, advance=advance)
+    screen = Screen()
+    with screen.bar("encoding examples") as advance:
+        changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
     lacking = int((changed.labels.counts[-len(new) :] == 0).sum())
     note = f", {lacking:,} of them from their names alone" if lacking else ""
     _save(model, trained, changed, out, f"added {len(new):,} labels{note}")

@@ -112,7 +112,8 @@ class Kind:
     learn: Deferred | None = None
     """(model, configuration, texts, label ids of each) -> the model after one more pass."""
     add_labels: Deferred | None = None
-    """(model, configuration, texts, new labels of each, weights, number of new labels, advance) -> the larger model."""
+    """(model, configuration, texts, new labels of each, weights, number of new labels, advance) -> the larger model,
+    and how probable a new label of few examples is in one that was left out."""
     export: Deferred | None = None
     """(model, folder, int8) writes the exported model's files and gives their size."""
     reads_all: bool

@@ -25,6 +25,8 @@ PENALTY = 1.0
 LEARNED_AT_ONCE = 512
 """New labels learned at a time."""
 ITERATIONS = 100
+FEW, REFITS = 10, 100
+"""Labels of so few examples are learned once more without each of them, in so many regressions at most."""
 
 Advance = Callable[[int], None]
 
@@ -37,10 +39,38 @@ def add_labels(
     weights: Sequence[float],
     n_new: int,
     advance: Advance,
-) -> TaggingModel:
-    """The network with `n_new` more labels; `truth` has each text's new labels, from 0 on."""
-    weight_LD, bias_L = regress(_represent(model, texts, advance), truth, torch.tensor(weights), n_new)
-    return _extended(config, model, weight_LD, bias_L)
+) -> tuple[TaggingModel, dict[int, float]]:
+    """The network with `n_new` more labels; `truth` has each text's new labels, from 0 on.
+
+    Also, for labels of few examples, the mean probability that an example would get had it not been among them.
+    """
+    hidden_ND, weight_N = _represent(model, texts, advance), torch.tensor(weights)
+    weight_LD, bias_L = regress(hidden_ND, truth, weight_N, n_new)
+    return _extended(config, model, weight_LD, bias_L), leave_one_out(hidden_ND, truth, weight_N, n_new)
+
+
+def leave_one_out(
+    hidden_ND: Tensor, truth: Sequence[Sequence[int]], weight_N: Tensor, n_labels: int
+) -> dict[int, float]:
+    """For labels of at most `FEW` examples: learn the label without each of them, and see how probable it is there.
+
+    A label's name is learned from, too, but is the last text that has it, and is not left out.
+    """
+    members: list[list[int]] = [[] for _ in range(n_labels)]
+    for i, own in enumerate(truth):
+        for j in own:
+            members[j].append(i)
+    few = [j for j in range(n_labels) if 1 < len(members[j]) <= FEW + 1]
+    found = {}
+    for j in few[: REFITS // FEW]:
+        probs = []
+        for i in members[j][:-1]:
+            rest_N = weight_N.clone()
+            rest_N[i] = 0
+            weight_1D, bias_1 = regress(hidden_ND, [[0] if j in own else [] for own in truth], rest_N, 1)
+            probs.append(float(torch.sigmoid(hidden_ND[i] @ weight_1D[0] + bias_1[0])))
+        found[j] = sum(probs) / len(probs)
+    return found
 
 
 def _represent(model: TaggingModel, texts: list[str], advance: Advance) -> Tensor:

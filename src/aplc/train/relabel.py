@@ -24,15 +24,24 @@ MAX_OTHERS = 20_000
 """Documents without a new label that are used, drawn at random: beyond that they add time, and little else."""
 LEAST_OTHERS = 1_000
 """Where there are fewer, names of the model's other labels stand in for documents about something else."""
+REPORTED, UNSURE = 5, 0.5
+"""At most so many labels are named whose examples, left out, are less probable than this."""
+
 Advance = Callable[[int], None]
 
 
 def add_labels(
-    trained: TrainedTagger, documents: Iterable[Document], names: Sequence[str], *, advance: Advance = lambda _: None
+    trained: TrainedTagger,
+    documents: Iterable[Document],
+    names: Sequence[str],
+    *,
+    advance: Advance = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> TrainedTagger:
     """The model with labels it did not have, learned from documents that carry them and from others that don't.
 
-    A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded.
+    A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded,
+    `say` of labels that have too few examples to be found.
     """
     require(trained.model.kind, "add_labels")
     names = list(dict.fromkeys(names))
@@ -52,7 +61,13 @@ def add_labels(
         weights += [1.0] * len(drawn)
     kind = KINDS[trained.model.kind]
     assert kind.add_labels is not None
-    model = kind.add_labels(trained.model, trained.config, texts, truth, weights, len(names), advance)
+    model, left_out = kind.add_labels(trained.model, trained.config, texts, truth, weights, len(names), advance)
+    for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
+        if counts[j] and probability < UNSURE:
+            say(
+                f"{names[j]}: {counts[j]} examples are few: one that is left out gets a probability of "
+                f"{probability:.3f}, so the label will seldom be found; add more examples"
+            )
     labels = trained.labels
     aliases = {name: target for name, target in labels.aliases.items() if name not in place}
     grown = replace(
