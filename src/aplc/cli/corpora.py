@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus
+from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
 
@@ -52,6 +54,7 @@ def convert(
     print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
 
 
+@reads_columns
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
@@ -61,6 +64,8 @@ def inspect(
         Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
     ] = None,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
     from aplc.config import Config
@@ -75,7 +80,7 @@ def inspect(
     config = Config.from_preset(preset)
     reads = None if KINDS[config.model.kind].reads_all else config.data.max_length
     length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
-    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("reading") as advance:
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, Screen().bar("reading") as advance:
         inspection = inspect_corpus(opened, length, advance)
     if picture:
         inspection.draw(picture)
