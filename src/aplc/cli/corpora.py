@@ -1,4 +1,4 @@
-"""Commands about corpora: fetch one, convert one, look into one."""
+"""Commands about corpora: fetch, convert or split one, look into one."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus
+from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus, say_rejects
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -52,6 +52,44 @@ def convert(
         counts, n_labels = convert_files(source, from_, out, advance=advance)
     parts = " and ".join(f"{n:,} {'training' if part == 'train' else part}" for part, n in counts.items())
     print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
+
+
+@reads_columns
+def split(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One file with all documents.")],
+    out: Annotated[Path, typer.Option(help="Folder for train, dev and test .jsonl; it must not hold a corpus.")],
+    dev: Annotated[float, typer.Option(help="Share of the documents; 0 for no dev part.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of the documents.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Another one gives another split.")] = 0,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Keep documents together that have the same value here.")
+    ] = None,
+    by_date: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="A year or date: the newest documents go to test.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
+) -> None:
+    """Make a corpus of one file: train, dev and test parts, with frequent labels in all of them.
+
+    Documents of the same text stay together. Columns besides text, labels and id are kept.
+    """
+    from aplc.console import Screen
+    from aplc.data.formats import BadRows
+    from aplc.data.split import How
+    from aplc.data.split import split as split_file
+
+    bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
+    how = How(dev=dev, test=test, seed=seed, group=group, by_date=by_date)
+    with Screen().bar("reading twice") as advance:
+        done = split_file(file, out, how, columns=columns, bad_rows=bad_rows, advance=advance)
+    say_rejects(bad_rows)
+    for part, n in done.counts.items():
+        print(f"{part}: {n:,} documents, {done.labels[part]:,} labels")
+    if "test" in done.counts:
+        print(f"labels of test that train lacks: {done.unseen:,}")
+    print(f"corpus: {out}")
 
 
 @reads_columns
