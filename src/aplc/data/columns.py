@@ -125,6 +125,8 @@ class Columns:
         for name, value in values:
             if not isinstance(value, str):
                 raise BadRow(f"{name!r} must be a string, found {_what(value)}")
+        if not values and (null := [name for name in self.text if name in row]):
+            raise BadRow(f'{null[0]!r} is null; give a string, "" if there is no text')
         if not values:
             absent = " and no ".join(map(repr, self.text))
             raise BadRow(f"no {absent}, only {listed(list(row))}; say where the text is with --text-column")

@@ -11,6 +11,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
@@ -92,7 +93,8 @@ def read_documents(
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise CorpusError(f"{path}: broken gzip file ({error}); download or compress it again") from None
     else:
-        raise CorpusError(f"{path}: unknown file format; expected one of {', '.join(SUFFIXES)}")
+        sheet = "; save the sheet as CSV UTF-8" if name.endswith((".xlsx", ".xls", ".ods")) else ""
+        raise CorpusError(f"{path}: unknown file format; expected one of {', '.join(SUFFIXES)}{sheet}")
 
 
 def open_bytes(path: Path) -> BinaryIO:
@@ -113,12 +115,14 @@ def _read_lines(path: Path | str, stream: BinaryIO, bad_rows: BadRows, columns: 
     for line, raw in _lines(stream):
         try:
             text = _decode(raw)
+            if line == 1:
+                _check_first(path, text)
             try:
                 row = json.loads(text)
             except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
-                raise BadRow(_not_json(text, line, error)) from None
+                raise BadRow(_not_json(error)) from None
             if not isinstance(row, dict):
-                raise BadRow(_not_an_object(row, line))
+                raise BadRow(_not_an_object(row))
             yield _document(row, line, columns)
         except BadRow as bad:
             bad_rows.handle(path, line, str(bad), raw.decode("utf-8", "backslashreplace").rstrip("\r\n"))
@@ -147,19 +151,26 @@ def _decode(raw: bytes) -> str:
         raise BadRow(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from None
 
 
-def _not_json(text: str, line: int, error: Exception) -> str:
-    if line == 1 and text.strip() == "[":
-        return "this is one JSON list over many lines; name the file .json"
-    if line == 1 and text.strip() == "{":
-        return (
-            "this is one JSON object over many lines; JSON Lines have one object a line, .json files a list of objects"
+def _not_json(error: Exception) -> str:
+    where = f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
+    return f'not JSON: {where}; a line is an object like {{"text": "...", "labels": ["..."]}}'
+
+
+def _check_first(path: Path | str, text: str) -> None:
+    """Refuse a file that is JSON but not JSON Lines, as its first line shows: to skip its rows would skip all."""
+    start, where = text.strip(), "standard input" if str(path) == STDIN else path
+    if start == "[" or re.match(r"\[\s*\{", start):
+        raise CorpusError(
+            f"{where}, line 1: this is one JSON list; name the file .json, or make lines of it with jq -c '.[]'"
         )
-    return f'not JSON: {error}; a line is an object like {{"text": "...", "labels": ["..."]}}'
+    if start == "{":
+        raise CorpusError(
+            f"{where}, line 1: this is one JSON object over many lines; .jsonl files have an object a line, "
+            ".json files a list of objects"
+        )
 
 
-def _not_an_object(row: object, line: int) -> str:
-    if line == 1 and isinstance(row, list) and row and isinstance(row[0], dict):
-        return "this is one JSON list; name the file .json"
+def _not_an_object(row: object) -> str:
     return f'a row is an object like {{"text": "...", "labels": ["..."]}}, found {type(row).__name__}'
 
 
@@ -167,7 +178,7 @@ def _read_json(path: Path, stream: BinaryIO, bad_rows: BadRows, columns: Columns
     for number, row in enumerate(read_list(path, stream), start=1):
         try:
             if not isinstance(row, dict):
-                raise BadRow(_not_an_object(row, 0))
+                raise BadRow(_not_an_object(row))
             yield _document(row, number, columns)
         except BadRow as bad:
             bad_rows.handle(path, number, str(bad), row)

@@ -209,7 +209,7 @@ def inspect_corpus(
             _count(statistics, block, inspection, words if first else None)
             advance(len(block))
         if statistics.documents == 0:
-            raise CorpusError(f"{corpus.file(part)}: no documents")
+            raise CorpusError(f"{corpus.file(part)}: no documents in it; is it the right file?")
         inspection.parts[part] = statistics
         if first:
             seen = np.unique(statistics.text_hashes)

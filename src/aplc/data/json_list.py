@@ -119,9 +119,7 @@ def _no_list(path: Path, window: _Window) -> CorpusError:
     if window.text[end:].lstrip().startswith("{"):
         return CorpusError(f"{path}, line 1: this is JSON Lines, an object a line; name the file .jsonl")
     name = next((name for name, inner in value.items() if isinstance(inner, list)), None)
-    found = (
-        f", as its {name!r}; write that alone to a file, e.g. jq '.[\"{name}\"]' {path.name} > list.json"
-        if name
-        else ""
+    cure = (
+        f"; its {name!r} is one: write that to a file, e.g. jq '.[\"{name}\"]' {path.name} > list.json" if name else ""
     )
-    return CorpusError(f"{path}, line 1: one object, where a .json file holds a list of objects{found}")
+    return CorpusError(f"{path}, line 1: one object, not a list of objects{cure}")

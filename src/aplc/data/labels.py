@@ -49,10 +49,7 @@ class LabelSet:
     @classmethod
     def from_counter(cls, counter: Counter[str], min_count: int = 1) -> "LabelSet":
         if not counter:
-            raise CorpusError(
-                "no document has a label; rows need a list under 'labels', CSV files a column 'labels' "
-                "(or say --labels-column NAME)"
-            )
+            raise CorpusError("no document has a label; rows need a list under 'labels', CSV files a column 'labels'")
         kept = sorted(((-n, name) for name, n in counter.items() if n >= min_count))
         if not kept:
             most = max(counter.values())

@@ -31,13 +31,15 @@ class Source:
     """A hash of the content and of how it is read."""
     cache: Path
     """Where derived files go."""
+    name: str = "the training part"
+    """For messages: the file that `train` reads."""
 
     @classmethod
     def from_corpus(cls, corpus: Corpus) -> "Source":
         dev = (lambda: corpus.documents("dev")) if "dev" in corpus.parts else None
         hashes = corpus.fingerprint("train"), corpus.fingerprint("dev") if dev else None
         key = digest(*hashes, corpus.bad_rows.mode, *corpus.columns.key)
-        return cls(lambda: corpus.documents("train"), dev, key, cache_root())
+        return cls(lambda: corpus.documents("train"), dev, key, cache_root(), str(corpus.file("train")))
 
     @classmethod
     @contextlib.contextmanager
@@ -105,7 +107,12 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
             advance()
     n_documents = check.documents
     if n_documents == 0:
-        raise CorpusError("the training part has no documents")
+        raise CorpusError(f"{source.name}: no documents to train on")
+    if not counter:
+        raise CorpusError(
+            f"{source.name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
+            "if it has another name, say --labels-column NAME"
+        )
     labels = LabelSet.from_counter(counter, config.min_count)
     left_out = len(counter) - len(labels)
     screen.say(
