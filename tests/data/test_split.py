@@ -9,7 +9,7 @@ import pytest
 from aplc.data.corpus import PARTS, Corpus
 from aplc.data.split import How, seconds_of, split
 from aplc.errors import AplcError
-from helpers import aplc, fails, ok, write_rows
+from helpers import aplc, fails, ok, write, write_rows
 
 
 def zipf_rows(n, seed=0):
@@ -105,6 +105,12 @@ def test_own_columns_become_ours_and_others_are_kept(tmp_path):
     i = int(first["id"])
     assert first == {"id": str(i), "text": f"t{i} x", "labels": ["a", "b"], "input_text": "other", "n": {"x": i}}
     assert len(list(Corpus.open(tmp_path / "c").documents("test"))) == 3
+
+
+def test_texts_alone_are_split_too(tmp_path):
+    path = write(tmp_path / "all.txt", "".join(f"line {i}\n" for i in range(20)))
+    assert "test: 2 documents, 0 labels" in ok(aplc("split", path, "--out", tmp_path / "c"))
+    fails(aplc("split", path, "--out", tmp_path / "d", "--group", "x"), "all.txt, line 1: no 'x', only nothing")
 
 
 def test_without_a_dev_part_and_with_bad_rows(tmp_path):

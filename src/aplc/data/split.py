@@ -113,14 +113,13 @@ def split(
 
 def _unit_key(document: Document, how: How) -> Any:
     """Documents with the same key stay together; None stands alone. By date, the date."""
-    assert document.kept is not None
+    row = document.kept or {}
     if how.by_date:
-        return seconds_of(document.kept.get(how.by_date), how.by_date, document.kept)
+        return seconds_of(row.get(how.by_date), how.by_date, row)
     if how.group:
-        if how.group not in document.kept:
-            raise ValueError(f"no {how.group!r}, only {listed(list(document.kept))}; say which one with --group")
-        value = document.kept[how.group]
-        return None if value is None or value == "" else str(value)
+        if how.group not in row:
+            raise ValueError(f"no {how.group!r}, only {listed(list(row))}; say which one with --group")
+        return None if row[how.group] in (None, "") else str(row[how.group])
     return hash_text(document.text) if document.text.strip() else None
 
 
