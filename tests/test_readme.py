@@ -7,14 +7,14 @@ import shutil
 from pathlib import Path
 
 from aplc.data.corpus import Corpus
-from helpers import SETTINGS, aplc
+from helpers import SETTINGS, aplc, ok
 
 README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def blocks(language, page=None):
-    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8") if page else README, flags=re.DOTALL)
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
 def test_commands_run(corpus, tmp_path, monkeypatch):
@@ -55,12 +55,12 @@ def test_one_file_is_split_as_docs_say(tmp_path, monkeypatch):
     rows = [[f"a text, {i}\nof two lines", "x;y"] for i in range(50)]
     with open("records.csv", "w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["text", "labels"], *rows])
-    (snippet,) = blocks("python", DOCS / "corpus.md")
-    exec(compile(snippet, "corpus.md", "exec"), {})
+    (command,) = re.findall(r"^aplc (split .*?) \[", (DOCS / "corpus.md").read_text("utf-8"), flags=re.MULTILINE)
+    ok(aplc(*shlex.split(command)))
     corpus = Corpus.open("corpus")
-    texts = {part: [document.text for document in corpus.documents(part)] for part in ("train", "test")}
-    assert (len(texts["train"]), len(texts["test"])) == (45, 5)
-    assert sorted(texts["train"] + texts["test"]) == sorted(text for text, _ in rows)
+    texts = {part: [document.text for document in corpus.documents(part)] for part in corpus.parts}
+    assert {part: len(found) for part, found in texts.items()} == {"train": 40, "dev": 5, "test": 5}
+    assert sorted(text for found in texts.values() for text in found) == sorted(text for text, _ in rows)
 
 
 def test_every_command_is_in_the_table():

@@ -11,6 +11,7 @@ import typer
 from aplc.config import preset_names
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
+    from aplc.data.columns import Columns
     from aplc.data.corpus import Corpus
     from aplc.data.formats import BadRows
 
@@ -33,13 +34,15 @@ OnBadRow = Annotated[
 
 
 @contextlib.contextmanager
-def open_corpus(path: Path, on_bad_row: Literal["stop", "skip"], rejects: Path) -> "Iterator[Corpus]":
+def open_corpus(
+    path: Path, on_bad_row: Literal["stop", "skip"], rejects: Path, columns: "Columns"
+) -> "Iterator[Corpus]":
     """The corpus; afterwards, a line on the rows that could not be read."""
     from aplc.data.corpus import Corpus
     from aplc.data.formats import BadRows
 
     bad_rows = BadRows(on_bad_row, rejects)
-    yield Corpus.open(path, bad_rows)
+    yield Corpus.open(path, bad_rows, columns)
     say_rejects(bad_rows)
 
 

@@ -1,11 +1,13 @@
-"""Commands about corpora: fetch one, convert one, look into one."""
+"""Commands about corpora: fetch, convert or split one, look into one."""
 
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus
+from aplc.cli.columns import reads_columns
+from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus, say_rejects
+from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
 
@@ -52,6 +54,45 @@ def convert(
     print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
 
 
+@reads_columns
+def split(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="One file with all documents.")],
+    out: Annotated[Path, typer.Option(help="Folder for train, dev and test .jsonl; it must not hold a corpus.")],
+    dev: Annotated[float, typer.Option(help="Share of the documents; 0 for no dev part.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of the documents.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Another one gives another split.")] = 0,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Keep documents together that have the same value here.")
+    ] = None,
+    by_date: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="A year or date: the newest documents go to test.")
+    ] = None,
+    on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
+) -> None:
+    """Make a corpus of one file: train, dev and test parts, with frequent labels in all of them.
+
+    Documents of the same text stay together. Columns besides text, labels and id are kept.
+    """
+    from aplc.console import Screen
+    from aplc.data.formats import BadRows
+    from aplc.data.split import How
+    from aplc.data.split import split as split_file
+
+    bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
+    how = How(dev=dev, test=test, seed=seed, group=group, by_date=by_date)
+    with Screen().bar("reading twice") as advance:
+        done = split_file(file, out, how, columns=columns, bad_rows=bad_rows, advance=advance)
+    say_rejects(bad_rows)
+    for part, n in done.counts.items():
+        print(f"{part}: {n:,} documents, {done.labels[part]:,} labels")
+    if "test" in done.counts:
+        print(f"labels of test that train lacks: {done.unseen:,}")
+    print(f"corpus: {out}")
+
+
+@reads_columns
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
@@ -61,6 +102,8 @@ def inspect(
         Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
     ] = None,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
     from aplc.config import Config
@@ -75,7 +118,7 @@ def inspect(
     config = Config.from_preset(preset)
     reads = None if KINDS[config.model.kind].reads_all else config.data.max_length
     length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
-    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, Screen().bar("reading") as advance:
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, Screen().bar("reading") as advance:
         inspection = inspect_corpus(opened, length, advance)
     if picture:
         inspection.draw(picture)

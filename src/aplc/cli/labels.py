@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from aplc.cli.columns import reads_columns
 from aplc.cli.common import ModelArgument, OutOption
+from aplc.data.columns import Columns
 
 if TYPE_CHECKING:
     from aplc.data.formats import Document
@@ -47,6 +49,7 @@ def list_(
 
 
 @app.command()
+@reads_columns
 def add(
     model: ModelArgument,
     examples: Annotated[
@@ -57,6 +60,8 @@ def add(
         Path | None, typer.Option(help="The new labels, one a line; without it, all in EXAMPLES that the model lacks.")
     ] = None,
     out: OutOption = None,
+    *,
+    columns: Columns,
 ) -> None:
     """Add labels, learned from examples with the encoder frozen; a label without an example starts from its name.
 
@@ -71,7 +76,7 @@ def add(
 
     if examples is None and names is None:
         raise AplcError("labels add: give a corpus with examples, or --names FILE")
-    corpus = None if examples is None else Corpus.open(examples)
+    corpus = None if examples is None else Corpus.open(examples, columns=columns)
     trained = load_tagger(model)
 
     def documents() -> "Iterable[Document]":

@@ -5,9 +5,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, open_corpus, say_rejects
+from aplc.data.columns import Columns
 
 
+@reads_columns
 def plan(
     corpus: CorpusArgument,
     preset: PresetOption = "tiny",
@@ -17,6 +20,8 @@ def plan(
         float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
     ] = None,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
     from aplc.config import Config
@@ -24,7 +29,7 @@ def plan(
     from aplc.files import write_json
 
     config = Config.from_preset(preset).with_settings(set_ or [])
-    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened:
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened:
         from aplc.data.source import Source
         from aplc.models.base import trainable
 
@@ -36,6 +41,7 @@ def plan(
         write_json(json_file, planned.to_dict())
 
 
+@reads_columns
 def pretrain(
     corpus: Annotated[Path, typer.Argument(help="A corpus, a folder of text files, or one file. Never its test part.")],
     out: Annotated[Path, typer.Option(help="Folder for the encoder, its checkpoints and metrics.jsonl.")],
@@ -46,6 +52,8 @@ def pretrain(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Learn an encoder from plain text by permutation language modelling, for aplc train --set model.encoder=DIR."""
     from aplc.console import Screen
@@ -58,11 +66,12 @@ def pretrain(
     from aplc.pretrain.run import pretrain as pretrain_run
 
     bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
-    pretrain_run(open_texts(corpus, bad_rows), config, out, resume=resume, screen=Screen())
+    pretrain_run(open_texts(corpus, bad_rows, columns), config, out, resume=resume, screen=Screen())
     say_rejects(bad_rows)
     print(f"encoder: {out}")
 
 
+@reads_columns
 def train(
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
@@ -70,13 +79,15 @@ def train(
     set_: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Train a model on a corpus' train part."""
     from aplc.config import Config
     from aplc.console import Screen
 
     config = Config.from_preset(preset).with_settings(set_ or [])
-    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl") as opened:
+    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
 
@@ -84,6 +95,7 @@ def train(
     print(f"model: {out}")
 
 
+@reads_columns
 def ablate(
     study: Annotated[Literal["clusters", "partition"], typer.Argument(help="The paper's Figure 4, or 5.")],
     corpus: CorpusArgument,
@@ -92,6 +104,8 @@ def ablate(
     set_: SetOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Training runs of each setting.")] = 3,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Train with several numbers of clusters or several partitions; draw P@1 against them. Can be stopped and rerun."""
     from aplc.config import Config
@@ -100,6 +114,6 @@ def ablate(
     from aplc.train.ablate import markdown
 
     config = Config.from_preset(preset).with_settings(set_ or [])
-    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl") as opened:
+    with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         rows = ablate_run(study, opened, config, out, seeds=seeds, screen=Screen())
     print(markdown(study, rows), end="")

@@ -7,10 +7,13 @@ from typing import Annotated, Literal
 
 import typer
 
+from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, open_corpus, say_rejects
+from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
 
+@reads_columns
 def evaluate(
     model: ModelArgument,
     corpus: CorpusArgument,
@@ -23,10 +26,11 @@ def evaluate(
     propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
     threshold: Annotated[float, typer.Option(min=0, max=1, help="For F1: labels at least so probable.")] = 0.5,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
     from aplc.console import Screen
-    from aplc.data.formats import read_documents
     from aplc.data.source import Source
     from aplc.evaluate.report import EXAMPLES, write_report
     from aplc.evaluate.run import evaluate as evaluate_run
@@ -45,8 +49,8 @@ def evaluate(
         if file and file.is_dir():
             raise AplcError(f"{file}: is a folder; give the name of a file")
     screen = Screen()
-    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl")) as opened, screen.bar("evaluating") as advance:
-        documents = read_documents(opened.file(part), opened.bad_rows)
+    with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
+        documents = opened.documents(part)
         if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
             part = "train"
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
@@ -85,16 +89,21 @@ def compare(
         write_json(json_file, comparison.to_dict())
 
 
+@reads_columns
 def predict(
     model: ModelArgument,
     input_: Annotated[
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A .jsonl, .csv, .parquet or .txt file, without labels or with; - for JSON Lines on standard input.",
+            help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file, without labels or with (they are not read); "
+            "- for JSON Lines on standard input.",
         ),
     ],
-    out: Annotated[Path, typer.Option(help="JSON Lines to write, a row a document. A file that is there is replaced.")],
+    out: Annotated[
+        Path,
+        typer.Option(help="File to write, a row a document: .csv, .tsv, or else JSON Lines. It may be there already."),
+    ],
     top_k: Annotated[
         int | None,
         typer.Option(
@@ -111,7 +120,16 @@ def predict(
     ] = False,
     allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
     deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Carry this column of the input along; 'all' for every one. Can be given several times.",
+        ),
+    ] = None,
     on_bad_row: OnBadRow = "stop",
+    *,
+    columns: Columns,
 ) -> None:
     """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
     from aplc.console import Screen
@@ -131,6 +149,9 @@ def predict(
     if out.resolve() == Path(input_).resolve():
         raise AplcError(f"{out}: is the input; give --out another name")
     bad_rows = BadRows(on_bad_row, Path(f"{out}.rejects.jsonl"))
+    columns = replace(
+        columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
+    )
     trained = load_tagger(model)
     if precision is not None and trained.calibration:
         chosen = Decision.of(rule, trained.labels, trained.calibration).threshold
@@ -139,12 +160,14 @@ def predict(
             f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels it knows", file=sys.stderr
         )
     with Screen().bar("tagging") as advance:
-        n, n_abstained = predict_file(trained, read_documents(input_, bad_rows), out, rule, advance)
+        documents = read_documents(input_, bad_rows, columns)
+        n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
     print(f"tagged {n:,} documents{abstained}: {out}")
 
 
+@reads_columns
 def export(
     model: ModelArgument,
     out: Annotated[
@@ -155,12 +178,14 @@ def export(
         Path | None,
         typer.Option(help="Compare both models on its test part; without it, on random label names."),
     ] = None,
+    *,
+    columns: Columns,
 ) -> None:
     """Export a model to ONNX, and measure how far the result is from the original."""
     from aplc.console import Screen
     from aplc.predict.export import export as export_model
 
-    parity = export_model(model, out, int8=int8, corpus=corpus, screen=Screen())
+    parity = export_model(model, out, int8=int8, corpus=corpus, columns=columns, screen=Screen())
     print(parity.render())
     print(f"exported: {out}")
 

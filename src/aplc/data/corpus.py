@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
+from aplc.data.columns import Columns
 from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
 from aplc.errors import CorpusError
 
@@ -23,13 +24,14 @@ class Corpus:
     parts: dict[Part, Path]
     """A single file is both the train and the test part."""
     bad_rows: BadRows = field(default_factory=BadRows)
+    columns: Columns = field(default_factory=Columns)
 
     @classmethod
-    def open(cls, path: Path | str, bad_rows: BadRows | None = None) -> "Corpus":
+    def open(cls, path: Path | str, bad_rows: BadRows | None = None, columns: Columns | None = None) -> "Corpus":
         path = Path(path)
-        bad_rows = bad_rows or BadRows()
+        bad_rows, columns = bad_rows or BadRows(), columns or Columns()
         if path.is_file():
-            return cls(path, {"train": path, "test": path}, bad_rows)
+            return cls(path, {"train": path, "test": path}, bad_rows, columns)
         if not path.is_dir():
             raise CorpusError(f"{path}: no such file or folder")
         parts: dict[Part, Path] = {}
@@ -40,8 +42,11 @@ class Corpus:
             if found:
                 parts[part] = found[0]
         if not parts:
-            raise CorpusError(f"{path}: no train, dev or test file in this folder ({', '.join(SUFFIXES)})")
-        return cls(path, parts, bad_rows)
+            raise CorpusError(
+                f"{path}: no train, dev or test file in this folder ({', '.join(SUFFIXES)}); "
+                "aplc split makes a corpus of one file"
+            )
+        return cls(path, parts, bad_rows, columns)
 
     @property
     def is_file(self) -> bool:
@@ -53,7 +58,7 @@ class Corpus:
         return self.parts[part]
 
     def documents(self, part: Part) -> Iterator[Document]:
-        return read_documents(self.file(part), self.bad_rows)
+        return read_documents(self.file(part), self.bad_rows, self.columns)
 
     def fingerprint(self, part: Part) -> str:
         """A hash of the part's bytes."""

@@ -5,18 +5,17 @@ for a corpus of two million documents. Labels are kept by name.
 """
 
 import math
-import unicodedata
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from aplc.data.cache import blocks
+from aplc.data.checks import PartCheck, label_warnings
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -24,24 +23,14 @@ from aplc.data.tokenizer import Tokenizer
 from aplc.errors import CorpusError
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 10
-NEAR_CONSTANT = 0.5
-"""A label of more than this share of the training documents gets a warning: with it any model has a high P@1."""
 MUCH_CUT = 0.25
 """If the length limit cuts off more than this share of the text, there is a warning."""
-NAMED = 3
-"""Labels named in a warning."""
 DOCUMENTS_AT_ONCE = 1_024
 
 
 @dataclass
-class PartStatistics:
-    documents: int = 0
+class PartStatistics(PartCheck):
     words: int = 0
-    labels: int = 0
-    """Label assignments."""
-    unlabelled: int = 0
-    empty: int = 0
-    """Texts of whitespace only."""
     cut: int = 0
     """Texts longer than the limit."""
     units: int = 0
@@ -81,8 +70,6 @@ class Inspection:
     """Distinct words of the training part, in lower case."""
     unseen: set[str] = field(default_factory=set)
     """Labels of other parts that the training part does not have."""
-    repeated: int = 0
-    """Texts of the training part that repeat an earlier one."""
     shared: dict[Part, int] = field(default_factory=dict)
     """Documents of other parts whose text is in the training part."""
 
@@ -123,49 +110,18 @@ class Inspection:
             if n:
                 share = f"{n:,} of {self.parts[part].documents:,} documents of {part}"
                 found.append(f"{share} have a text that is in train too: figures will be too high; remove them")
-        if self.repeated:
-            found.append(f"{self.repeated:,} documents of train repeat the text of another; it counts twice")
         for part, s in self.parts.items():
-            if s.empty:
-                found.append(f"{s.empty:,} texts of {part} are empty: nothing can be learned from them")
-            if s.unlabelled == s.documents:
-                found.append(f"no document of {part} has a label; are they under another name than 'labels'?")
-            elif s.unlabelled:
-                found.append(f"{s.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
+            found += s.warnings(part)
             if s.unseen:
                 share = f"{s.unseen:,} of {s.labels:,} label assignments ({s.unseen / s.labels:.1%})"
                 found.append(f"{share} of {part} are of labels never seen in training: no model can predict them")
-        found += self._odd_names()
-        often = [(name, n / self.first.documents) for name, n in self.counts.most_common(len(self.counts))]
-        constant = [f"{name} ({share:.0%})" for name, share in often if share > NEAR_CONSTANT]
-        if constant:
-            names = ", ".join(constant[:NAMED]) + (", ..." if len(constant) > NAMED else "")
-            found.append(f"labels that most documents have: {names}; with them any model has a high P@1")
+        found += label_warnings(self.counts, self.first)
         lost = self.first.units_cut / max(self.first.units, 1)
         if lost > MUCH_CUT:
             found.append(
                 f"{'' if self.length.tokenizer else 'at least '}{lost:.0%} of the text lies beyond {self.length.limit} "
                 "tokens: raise data.max_length, or read it all with data.long_text=memory"
             )
-        return found
-
-    def _odd_names(self) -> list[str]:
-        """Names that look like two spellings of one label, or like several labels in one."""
-        found = []
-        spellings = Counter(name.casefold() for name in self.counts)
-        if twins := [name for name in self.counts if spellings[name.casefold()] > 1]:
-            pair = [name for name in twins if name.casefold() == twins[0].casefold()][:2]
-            found.append(
-                f"{len(twins):,} labels differ from another only in case, as {pair[0]!r} and {pair[1]!r}: to a model "
-                "they are different labels"
-            )
-        if self.first.labels == self.first.documents - self.first.unlabelled:  # no document has two
-            for separator in "|,;/":
-                if (n := sum(separator in name for name in self.counts)) > len(self.counts) / 2:
-                    found.append(
-                        f"every document has one label, and {n:,} of them contain {separator!r}: if these are several "
-                        "labels, give a list, or in CSV put ';' between them"
-                    )
         return found
 
     def draw(self, path: Path) -> None:
@@ -248,28 +204,19 @@ def inspect_corpus(
     words = Distinct()
     seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     for part in parts:
-        statistics, texts, first = PartStatistics(), array("q"), part == parts[0]
+        statistics, first = PartStatistics(), part == parts[0]
         for block in blocks(corpus.documents(part), DOCUMENTS_AT_ONCE):
             _count(statistics, block, inspection, words if first else None)
-            texts.extend(hash_text(document.text) for document in block if document.text.strip())
             advance(len(block))
         if statistics.documents == 0:
-            raise CorpusError(f"{corpus.file(part)}: no documents")
+            raise CorpusError(f"{corpus.file(part)}: no documents in it; is it the right file?")
         inspection.parts[part] = statistics
-        hashes = np.frombuffer(texts, dtype=np.int64)
         if first:
-            seen = np.unique(hashes)
-            inspection.repeated = len(hashes) - len(seen)
+            seen = np.unique(statistics.text_hashes)
         else:
-            inspection.shared[part] = int(np.isin(hashes, seen).sum())
+            inspection.shared[part] = int(np.isin(statistics.text_hashes, seen).sum())
     inspection.n_words = len(words)
     return inspection
-
-
-def hash_text(text: str) -> int:
-    """The same for texts that differ only in case, whitespace or Unicode normal form."""
-    normal = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return int.from_bytes(blake2b(normal.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def _count(
@@ -280,9 +227,7 @@ def _count(
     for document in block:
         words = document.text.lower().split()
         n_words.append(len(words))
-        statistics.labels += len(document.labels)
-        statistics.unlabelled += not document.labels
-        statistics.empty += not words
+        statistics.add(document)
         if words_seen is not None:
             inspection.counts.update(document.labels)
             words_seen.update(map(hash, words))
@@ -290,7 +235,6 @@ def _count(
             unseen = [label for label in document.labels if label not in inspection.counts]
             inspection.unseen.update(unseen)
             statistics.unseen += len(unseen)
-    statistics.documents += len(block)
     statistics.words += sum(n_words)
     room = inspection.length.room
     for n in inspection.length.measure([document.text for document in block], n_words):

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from aplc.config import DataConfig, TextsConfig
 from aplc.console import Screen
 from aplc.data.cache import VERSION, DocumentCache, Encode
+from aplc.data.checks import PartCheck, label_warnings
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -27,15 +28,18 @@ class Source:
     train: Callable[[], Iterator[Document]]
     dev: Callable[[], Iterator[Document]] | None
     key: str
-    """A hash of the content."""
+    """A hash of the content and of how it is read."""
     cache: Path
     """Where derived files go."""
+    name: str = "the training part"
+    """For messages: the file that `train` reads."""
 
     @classmethod
     def from_corpus(cls, corpus: Corpus) -> "Source":
         dev = (lambda: corpus.documents("dev")) if "dev" in corpus.parts else None
-        key = digest(corpus.fingerprint("train"), corpus.fingerprint("dev") if dev else None, corpus.bad_rows.mode)
-        return cls(lambda: corpus.documents("train"), dev, key, cache_root())
+        hashes = corpus.fingerprint("train"), corpus.fingerprint("dev") if dev else None
+        key = digest(*hashes, corpus.bad_rows.mode, *corpus.columns.key)
+        return cls(lambda: corpus.documents("train"), dev, key, cache_root(), str(corpus.file("train")))
 
     @classmethod
     @contextlib.contextmanager
@@ -92,23 +96,31 @@ class TrainingData:
 
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
-    """Count labels and choose the documents to hold out."""
+    """Count labels, say what looks wrong, and choose the documents to hold out."""
     counter: Counter[str] = Counter()
-    n_documents = n_characters = 0
+    check, n_characters = PartCheck(), 0
     with screen.bar("counting labels") as advance:
         for document in source.train():
             counter.update(document.labels)
-            n_documents += 1
+            check.add(document)
             n_characters += len(document.text)
             advance()
+    n_documents = check.documents
     if n_documents == 0:
-        raise CorpusError("the training part has no documents")
+        raise CorpusError(f"{source.name}: no documents to train on")
+    if not counter:
+        raise CorpusError(
+            f"{source.name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
+            "if it has another name, say --labels-column NAME"
+        )
     labels = LabelSet.from_counter(counter, config.min_count)
     left_out = len(counter) - len(labels)
     screen.say(
         f"corpus: {n_documents:,} training documents, {len(labels):,} labels"
         + (f" ({left_out:,} rarer than data.min_count = {config.min_count} left out)" if left_out else "")
     )
+    for warning in [*check.warnings("train"), *label_warnings(counter, check)]:
+        screen.say(f"warning: {warning}")
     train_rows, valid_rows = split_rows(source, n_documents, config, seed)
     if source.dev:
         screen.say(f"validation: the corpus' dev part, {len(valid_rows):,} documents")

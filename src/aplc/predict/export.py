@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.console import Screen
+from aplc.data.columns import Columns
 from aplc.data.corpus import Corpus
-from aplc.data.formats import Document, read_documents
+from aplc.data.formats import Document
 from aplc.errors import AplcError
 from aplc.files import new_folder, write_json
 from aplc.models.base import KINDS, require
@@ -67,7 +68,13 @@ class Parity:
 
 
 def export(
-    model: Path, out: Path, *, int8: bool = False, corpus: Path | None = None, screen: Screen | None = None
+    model: Path,
+    out: Path,
+    *,
+    int8: bool = False,
+    corpus: Path | None = None,
+    columns: Columns | None = None,
+    screen: Screen | None = None,
 ) -> Parity:
     """Write an exported folder and measure it against its original, on a corpus' test part or on made-up texts."""
     screen = screen or Screen(quiet=True)
@@ -78,7 +85,7 @@ def export(
     require(trained.model.kind, "export", str(model))
     write = KINDS[trained.model.kind].export
     assert write is not None
-    documents = _documents(corpus)
+    documents = _documents(corpus, columns)
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")
     config = replace(trained.config, model=replace(trained.config.model, kind="exported"))
     with new_folder(out) as temporary:
@@ -91,10 +98,10 @@ def export(
     return parity
 
 
-def _documents(corpus: Path | None) -> list[Document]:
+def _documents(corpus: Path | None, columns: Columns | None) -> list[Document]:
     if corpus is None:
         return []
-    found = list(islice(read_documents(Corpus.open(corpus).file("test")), CHECKED))
+    found = list(islice(Corpus.open(corpus, columns=columns).documents("test"), CHECKED))
     if not found:
         raise AplcError(f"{corpus}: no documents to compare on")
     return found

@@ -5,7 +5,6 @@ constant however long the input is. Probabilities are calibrated where the model
 best k labels are then, and `decide` how many of them a document gets.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from aplc.models.calibration import DEPTH, Calibration, Ranking
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.predict.decide import Decision, Rule
+from aplc.predict.writers import writer_for
 
 DOCUMENTS_AT_ONCE = 2_048
 """Documents held at a time."""
@@ -145,23 +145,21 @@ def predict_file(
     out: Path,
     rule: Rule,
     advance: Callable[[int], None] = lambda _: None,
+    *,
+    separator: str | None = None,
 ) -> tuple[int, int]:
-    """Stream predictions to a JSON Lines file that appears when whole.
+    """Stream predictions to a file that appears when whole: JSON Lines, or CSV or TSV with `separator` between labels.
 
     Returns how many documents it has, and in how many of them no label qualified; these rows say `"abstained": true`.
     """
     n = n_abstained = 0
+    rows = writer_for(out, trained.labels.names, separator=separator)
     with atomic_write(out) as stream:
         for block, tags_of_block in decide_documents(trained, documents, rule):
             for document, tags in zip(block, tags_of_block, strict=True):
-                row = {
-                    **({"line": document.line} if document.id is None else {"id": document.id}),
-                    "labels": [name for name, _ in tags],
-                    "probabilities": [round(probability, 6) for _, probability in tags],
-                    **({} if tags else {"abstained": True}),
-                }
-                stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
+                stream.write(rows.row(document, tags))
                 n_abstained += not tags
             n += len(block)
             advance(len(block))
+        stream.write(rows.end())
     return n, n_abstained

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from aplc.console import Screen
 from aplc.data.cache import DocumentCache
+from aplc.data.columns import Columns
 from aplc.data.corpus import PARTS, Corpus
-from aplc.data.formats import SUFFIXES, BadRows, read_documents
+from aplc.data.formats import SUFFIXES, BadRows
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source, split_rows
 from aplc.data.tokenizer import Tokenizer
@@ -24,16 +25,17 @@ COUNTED = 1 << 22
 NO_LABELS = LabelSet((), np.empty(0, dtype=np.int64))
 
 
-def open_texts(path: Path, bad_rows: BadRows) -> Source:
+def open_texts(path: Path, bad_rows: BadRows, columns: Columns | None = None) -> Source:
     """A corpus (its test part is left alone), or a folder of files in any of our formats, which are all read."""
+    columns = columns or Columns()
     if path.is_dir() and not any((path / f"{part}{suffix}").is_file() for part in PARTS for suffix in SUFFIXES):
         files = sorted(file for file in path.iterdir() if file.name.lower().endswith(SUFFIXES) and file.is_file())
         if not files:
             raise CorpusError(f"{path}: no text there; known are {', '.join(SUFFIXES)}")
-        corpora = [Corpus.open(file, bad_rows) for file in files]
-        key = digest([corpus.fingerprint("train") for corpus in corpora], bad_rows.mode)
-        return Source(lambda: (d for file in files for d in read_documents(file, bad_rows)), None, key, cache_root())
-    return Source.from_corpus(Corpus.open(path, bad_rows))
+        corpora = [Corpus.open(file, bad_rows, columns) for file in files]
+        key = digest([corpus.fingerprint("train") for corpus in corpora], bad_rows.mode, *columns.key)
+        return Source(lambda: (d for corpus in corpora for d in corpus.documents("train")), None, key, cache_root())
+    return Source.from_corpus(Corpus.open(path, bad_rows, columns))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,106 @@
+"""Predictions as rows of a file: JSON Lines, or CSV and TSV where the file's name ends so.
+
+Columns that were kept come along, under their own names; one that has a name of ours becomes `input_...`.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from aplc.data.columns import SEPARATOR, listed
+from aplc.data.formats import Document
+from aplc.errors import AplcError
+
+Tags = Sequence[tuple[str, float]]
+"""(label, probability) pairs, best first."""
+OURS = ("id", "line", "labels", "probabilities", "abstained")
+
+
+class RowWriter(Protocol):
+    def row(self, document: Document, tags: Tags) -> bytes:
+        """One document's row."""
+
+    def end(self) -> bytes:
+        """What the file ends with; all of it where there was no document."""
+
+
+def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None) -> RowWriter:
+    """Chosen by the name of `out`. `labels`: all that may be written; `separator`: between them in CSV, `;` if None."""
+    name = out.name.lower()
+    if not name.endswith((".csv", ".tsv")):
+        return JsonLines()
+    separator = separator or SEPARATOR
+    if clash := next((label for label in labels if separator in label), None):
+        other = next((sign for sign in (";", "|", " | ", " ;; ") if sign != separator), "|")
+        raise AplcError(
+            f"--out {out}: the label {clash!r} contains {separator!r}, which stands between labels; give another "
+            f"--label-separator, such as {other!r}, or write .jsonl"
+        )
+    return Table("\t" if name.endswith(".tsv") else ",", separator)
+
+
+class JsonLines:
+    def row(self, document: Document, tags: Tags) -> bytes:
+        row = {
+            **({"line": document.line} if document.id is None else {"id": document.id}),
+            **_carried(document),
+            "labels": [name for name, _ in tags],
+            "probabilities": [round(probability, 6) for _, probability in tags],
+            **({} if tags else {"abstained": True}),
+        }
+        return (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode("utf-8")
+
+    def end(self) -> bytes:
+        return b""
+
+
+class Table:
+    """CSV or TSV; the first document settles the columns. Without a label the cells are empty."""
+
+    def __init__(self, delimiter: str, separator: str) -> None:
+        self.delimiter, self.separator = delimiter, separator
+        self.kept: tuple[str, ...] | None = None
+
+    def row(self, document: Document, tags: Tags) -> bytes:
+        carried, header = _carried(document), b""
+        if self.kept is None:
+            self.kept, self.key = tuple(carried), "line" if document.id is None else "id"
+            header = self._line([self.key, *self.kept, "labels", "probabilities"])
+        if strange := [name for name in carried if name not in self.kept]:
+            raise AplcError(
+                f"line {document.line} of the input has {strange[0]!r}, which its first document has not "
+                f"({listed(self.kept)}): a table has the same columns in every row; name those to "
+                "--keep, or write .jsonl"
+            )
+        return header + self._line(
+            [
+                document.line if self.key == "line" else document.id or "",
+                *(_cell(carried.get(name)) for name in self.kept),
+                self.separator.join(name for name, _ in tags),
+                self.separator.join(f"{probability:.6g}" for _, probability in tags),
+            ]
+        )
+
+    def end(self) -> bytes:
+        return self._line(["line", "labels", "probabilities"]) if self.kept is None else b""
+
+    def _line(self, cells: Sequence[object]) -> bytes:
+        line = io.StringIO()
+        csv.writer(line, delimiter=self.delimiter, lineterminator="\n").writerow(cells)
+        return line.getvalue().encode("utf-8")
+
+
+def _carried(document: Document) -> dict[str, Any]:
+    """The kept columns, under names that none of ours has. The id is in every row already."""
+    kept = {} if document.kept is None else document.kept
+    own = {name: value for name, value in kept.items() if not (name == "id" and str(value) == document.id)}
+    return {f"input_{name}" if name in OURS else name: value for name, value in own.items()}
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
