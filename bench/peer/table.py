@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from aplc.evaluate import Metrics, by_frequency, compare
+from aplc.evaluate.pictures import LIGHT, SERIES, figure, plain_ticks, save_picture, style
 from aplc.files import atomic_write, write_json
-from aplc.pictures import LIGHT, SERIES, figure, plain_ticks, save_picture, style
 from peer.features import Prepared
 
 RANKING = [*(f"{name}@{k}" for name in ("P", "nDCG", "PSP") for k in (1, 3, 5)), "RP@5"]

@@ -8,6 +8,7 @@ from aplc.data.corpus import Corpus
 from aplc.data.inspection import Distinct, Length, inspect_corpus
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import AplcError
+from aplc.evaluate.drawings import draw_labels
 from helpers import write_rows
 
 
@@ -115,7 +116,7 @@ def test_hash_ignores_case_whitespace_and_normal_form():
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_draws_svg_and_png(corpus, tmp_path, kind):
-    inspect_corpus(Corpus.open(corpus)).draw(tmp_path / f"p.{kind}")
+    draw_labels(inspect_corpus(Corpus.open(corpus)).counts, tmp_path / f"p.{kind}")
     assert (tmp_path / f"p.{kind}").read_bytes().startswith(b"\x89PNG" if kind == "png" else b"<svg")
     with pytest.raises(AplcError, match=r"\.svg or \.png"):
-        inspect_corpus(Corpus.open(corpus)).draw(tmp_path / "p.pdf")
+        draw_labels(inspect_corpus(Corpus.open(corpus)).counts, tmp_path / "p.pdf")

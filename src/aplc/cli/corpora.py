@@ -110,8 +110,9 @@ def inspect(
     from aplc.console import Screen
     from aplc.data.inspection import Length, inspect_corpus
     from aplc.data.tokenizer import Tokenizer
+    from aplc.evaluate.drawings import draw_labels
+    from aplc.evaluate.pictures import check_kind
     from aplc.models.base import KINDS
-    from aplc.pictures import check_kind
 
     if picture:
         check_kind(picture)
@@ -121,5 +122,5 @@ def inspect(
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, Screen().bar("reading") as advance:
         inspection = inspect_corpus(opened, length, advance)
     if picture:
-        inspection.draw(picture)
+        draw_labels(inspection.counts, picture)
     print(inspection.render())

@@ -9,7 +9,6 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,27 +122,6 @@ class Inspection:
                 "tokens: raise data.max_length, or read it all with data.long_text=memory"
             )
         return found
-
-    def draw(self, path: Path) -> None:
-        """Draw the label distribution as .svg or .png: the paper's Figure 2, and labels by number of documents."""
-        from aplc.pictures import LIGHT, SERIES, check_kind, draw_zipf, figure, save_picture, style
-
-        check_kind(path)
-        counts = LabelSet.from_counter(self.counts).counts
-        powers = np.arange(math.ceil(math.log2(counts[0])) + 1)
-        highs = 2**powers
-        lows = np.concatenate([[1], highs[:-1] + 1])
-        sizes = [int(((counts >= low) & (counts <= high)).sum()) for low, high in zip(lows, highs, strict=True)]
-        with style():
-            made, (left, right) = figure(2)
-            draw_zipf(left, counts)
-            right.bar(powers, sizes, 0.85, color=SERIES[0], edgecolor=LIGHT["paper"])
-            step = max(1, len(powers) // 6)
-            names = [f"{a:,}-{b:,}" if a < b else f"{a:,}" for a, b in zip(lows, highs, strict=True)]
-            right.set_xticks(powers[::step], names[::step], rotation=30, ha="right")
-            right.set(xlabel="training documents of a label", ylabel="labels")
-            right.grid(False, axis="x")
-        save_picture(made, path)
 
     def _picture(self) -> list[str]:
         labels = LabelSet.from_counter(self.counts)

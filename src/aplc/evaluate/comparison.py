@@ -66,7 +66,7 @@ class Comparison:
 
     def draw(self, path: Path) -> None:
         """Left: each run with its interval. Right: differences from the first, with a line at 0."""
-        from aplc.pictures import LIGHT, LINES, MARKERS, SERIES, check_kind, figure, save_picture, style
+        from aplc.evaluate.pictures import LIGHT, LINES, MARKERS, SERIES, check_kind, figure, save_picture, style
 
         check_kind(path)
         rows = np.arange(len(DRAWN))[::-1]

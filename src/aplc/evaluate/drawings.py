@@ -1,12 +1,16 @@
-"""The pictures of an evaluation report, as inline SVG."""
+"""The pictures of an evaluation report, as inline SVG, and of a corpus' labels, as a file."""
 
+import math
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from aplc.data.labels import LabelSet
 from aplc.evaluate.bands import Band
 from aplc.evaluate.metrics import Reliability
-from aplc.pictures import LIGHT, SERIES, draw_clusters, figure, inline_svg, style
+from aplc.evaluate.pictures import LIGHT, SERIES, draw_clusters, draw_zipf, figure, inline_svg, save_picture, style
 
 
 def zipf_svg(counts: np.ndarray, cutoffs: Sequence[int]) -> str:
@@ -74,3 +78,22 @@ def _bounds(band: Band) -> str:
     if band.name == "head":
         return f"{band.low:,}+"
     return f"{band.low:,}-{band.high:,}" if band.low < band.high else f"{band.low:,}"
+
+
+def draw_labels(counter: Counter[str], path: Path) -> None:
+    """The label distribution of a corpus as .svg or .png: the paper's Figure 2, and labels by number of documents."""
+    counts = LabelSet.from_counter(counter).counts
+    powers = np.arange(math.ceil(math.log2(counts[0])) + 1)
+    highs = 2**powers
+    lows = np.concatenate([[1], highs[:-1] + 1])
+    sizes = [int(((counts >= low) & (counts <= high)).sum()) for low, high in zip(lows, highs, strict=True)]
+    with style():
+        made, (left, right) = figure(2)
+        draw_zipf(left, counts)
+        right.bar(powers, sizes, 0.85, color=SERIES[0], edgecolor=LIGHT["paper"])
+        step = max(1, len(powers) // 6)
+        names = [f"{a:,}-{b:,}" if a < b else f"{a:,}" for a, b in zip(lows, highs, strict=True)]
+        right.set_xticks(powers[::step], names[::step], rotation=30, ha="right")
+        right.set(xlabel="training documents of a label", ylabel="labels")
+        right.grid(False, axis="x")
+    save_picture(made, path)

@@ -17,10 +17,10 @@ import numpy as np
 from aplc.evaluate import drawings
 from aplc.evaluate.bands import Band, LabelScore
 from aplc.evaluate.findings import Example
+from aplc.evaluate.pictures import DARK, LIGHT, variables
 from aplc.evaluate.run import AT, Evaluation, versions
 from aplc.evaluate.table import RANKING
 from aplc.files import atomic_write
-from aplc.pictures import DARK, LIGHT, variables
 
 EXAMPLES = 12
 """Example documents on the page."""

@@ -62,7 +62,7 @@ def encoder_card(
 
 def draw_curve(metrics: Path, picture: Path) -> None:
     """Held-out loss over steps beside the unigram distribution's, from a run's metrics.jsonl, as .svg or .png."""
-    from aplc.pictures import LINES, SERIES, figure, save_picture, style
+    from aplc.evaluate.pictures import LINES, SERIES, figure, save_picture, style
 
     lines = map(json.loads, metrics.read_text("utf-8").splitlines())
     points = [(line["step"], line["held_out"], line["unigram"]) for line in lines if line.get("held_out")]

@@ -178,7 +178,7 @@ def _csv(rows: list[Row]) -> str:
 
 
 def _draw(study: Study, out: Path, rows: list[Row]) -> None:
-    from aplc.pictures import draw_points, figure, save_picture, style
+    from aplc.evaluate.pictures import draw_points, figure, save_picture, style
 
     with style():
         made, (axes,) = figure()

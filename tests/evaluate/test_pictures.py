@@ -5,7 +5,18 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from aplc.pictures import DARK, LIGHT, MARKERS, draw_clusters, draw_zipf, figure, inline_svg, save_picture, style, thin
+from aplc.evaluate.pictures import (
+    DARK,
+    LIGHT,
+    MARKERS,
+    draw_clusters,
+    draw_zipf,
+    figure,
+    inline_svg,
+    save_picture,
+    style,
+    thin,
+)
 
 
 def luminance(colour):
