@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from aplc.data.batches import by_length, prefetch
 from aplc.data.cache import blocks
 from aplc.data.formats import Document
-from aplc.files import atomic_write
+from aplc.files import output_stream
 from aplc.models.base import Ids, LabelModel, Probs
 from aplc.models.calibration import DEPTH, Calibration, Ranking
 from aplc.models.trained import TrainedTagger
@@ -142,12 +142,12 @@ def predict_file(
     rule: Rule,
     advance: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, int]:
-    """Stream predictions to a JSON Lines file that appears when whole.
+    """Stream predictions to a JSON Lines file that appears when whole, or to standard output (`-`), block by block.
 
     Returns how many documents it has, and in how many of them no label qualified; these rows say `"abstained": true`.
     """
     n = n_abstained = 0
-    with atomic_write(out) as stream:
+    with output_stream(out) as stream:
         for block, tags_of_block in decide_documents(trained, documents, rule):
             for document, tags in zip(block, tags_of_block, strict=True):
                 row = {
@@ -158,6 +158,7 @@ def predict_file(
                 }
                 stream.write((json.dumps(row, ensure_ascii=False) + "\n").encode("utf-8"))
                 n_abstained += not tags
+            stream.flush()  # whoever reads a pipe gets each block as it is done
             n += len(block)
             advance(len(block))
     return n, n_abstained
