@@ -82,9 +82,7 @@ def check_output(path: Path) -> None:
         if os.path.samestat(path.stat(), os.fstat(1)):  # /dev/stdout, where it leads to a file
             raise AplcError(f"{path}: is standard output already; write - instead")
     if os.path.islink(os.path.realpath(path)):
-        raise AplcError(
-            f"{path}: is a link to itself; give the name of a file, or - for standard output"
-        )
+        raise AplcError(f"{path}: is a link to itself; give the name of a file, or - for standard output")
 
 
 def messages(*outputs: Path | None) -> TextIO:
