@@ -19,6 +19,7 @@ from aplc.files import new_folder, write_json
 from aplc.models.base import KINDS, require
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import predict_texts
+from aplc.store.digests import changing
 from aplc.store.folder import load_tagger, save_frame
 from aplc.store.safety import WEIGHTS
 
@@ -82,8 +83,9 @@ def export(
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")
     config = replace(trained.config, model=replace(trained.config.model, kind="exported"))
     with new_folder(out) as temporary:
-        save_frame(replace(trained, config=config, evaluation=None), temporary)
-        size = write(trained.model, temporary, int8=int8)
+        with changing(temporary):
+            save_frame(replace(trained, config=config, evaluation=None), temporary)
+            size = write(trained.model, temporary, int8=int8)
         parity = measure(trained, load_tagger(temporary), documents, corpus, int8=int8)
         original = (model / WEIGHTS).stat().st_size
         parity = replace(parity, bytes_float32=original, bytes_exported=size)

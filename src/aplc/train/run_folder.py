@@ -11,11 +11,9 @@ from aplc.data.labels import NAMES
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
-from aplc.store.safety import CARD, CONFIG, TOKENIZER, WEIGHTS
+from aplc.store.safety import CARD, CONFIG, RUN_FILE, TOKENIZER, WEIGHTS
 from aplc.train.lock import locked
 from aplc.version import __version__
-
-RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
