@@ -96,13 +96,14 @@ class Done:
 
 def aplc(*arguments, stdin=""):
     """The command in this process: importing torch anew for every call takes long."""
-    out, err = io.StringIO(), io.StringIO()
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.setattr(sys, "argv", ["aplc", *map(str, arguments)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
         with pytest.raises(SystemExit) as exit_:
             main()
-    return Done(exit_.value.code or 0, out.getvalue(), err.getvalue())
+    out.flush()
+    return Done(exit_.value.code or 0, out.buffer.getvalue().decode(), err.getvalue())
 
 
 def ok(done):

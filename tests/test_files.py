@@ -1,13 +1,16 @@
 """Guards files that appear whole or not at all, under the name they were given."""
 
+import errno
 import os
 
 import pytest
+from safetensors import SafetensorError
 
-from aplc.files import atomic_write, new_folder
+from aplc.errors import AplcError
+from aplc.files import atomic_path, atomic_write, messages, new_folder, output_stream
 
 
-def test_link_is_replaced_and_its_target_stays(tmp_path):
+def test_link_in_a_model_folder_is_replaced_and_its_target_stays(tmp_path):
     """A store that many folders link to, as the hub's cache, is never changed."""
     target, link = tmp_path / "target", tmp_path / "link"
     target.write_text("old")
@@ -17,13 +20,69 @@ def test_link_is_replaced_and_its_target_stays(tmp_path):
     assert (link.read_text(), target.read_text()) == ("new", "old")
 
 
+def test_link_that_a_user_names_is_followed(tmp_path):
+    target, link, dangling = tmp_path / "folder" / "target", tmp_path / "link", tmp_path / "dangling"
+    target.parent.mkdir()
+    target.write_text("old")
+    for source, to in ((link, target), (dangling, tmp_path / "folder" / "new")):
+        source.symlink_to(to)
+        with output_stream(source) as out:
+            out.write(b"new")
+        assert (source.is_symlink(), to.is_symlink(), to.read_text()) == (True, False, "new")
+    assert sorted(path.name for path in target.parent.iterdir()) == ["new", "target"]
+
+
 def test_what_is_no_file_is_not_replaced(tmp_path):
-    pipe = tmp_path / "pipe"
+    pipe, link, loop = (tmp_path / name for name in ("pipe", "link", "loop"))
     os.mkfifo(pipe)
-    for path, kind in ((pipe, "a device or a pipe"), (tmp_path, "a folder")):
-        with pytest.raises(OSError, match=f"is {kind}"), atomic_write(path):
-            pass
+    link.symlink_to(pipe)
+    loop.symlink_to(loop)
+    refused = [(pipe, "a device or a pipe"), (tmp_path, "a folder"), (link, "a device or a pipe")]
+    for write, own in ((atomic_write, []), (output_stream, [(loop, "a link"), ("/dev/null", "a device or a pipe")])):
+        for path, kind in refused + own:
+            with pytest.raises(AplcError, match=f"is {kind}.* or - for standard output"), write(type(pipe)(path)):
+                pass
     assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert loop.is_symlink()
+
+
+def test_standard_output_by_another_name_is_refused(tmp_path):
+    """Where it is a file, too: replacing it would lose what was printed, or what `>>` is to keep."""
+    before = os.dup(1)
+    try:
+        with (tmp_path / "printed").open("ab") as printed:
+            os.dup2(printed.fileno(), 1)
+            for name in ("/dev/stdout", tmp_path / "printed"):
+                with pytest.raises(AplcError, match="write - instead"), output_stream(type(tmp_path)(name)):
+                    pass
+    finally:
+        os.dup2(before, 1)
+        os.close(before)
+    assert os.path.islink("/dev/stdout")
+
+
+def test_only_one_output_goes_to_standard_output(tmp_path):
+    dash = type(tmp_path)("-")
+    with pytest.raises(AplcError, match="only one output"):
+        messages(dash, dash)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_full_disk_names_the_file(tmp_path, error):
+    with pytest.raises(OSError, match="No space left on device; make room") as first, atomic_path(tmp_path / "x"):
+        raise error
+    assert first.value.filename == str(tmp_path / "x")
+    (tmp_path / "x").write_text("old")
+    with pytest.raises(OSError, match="before is intact; make room"), atomic_path(tmp_path / "x"):
+        raise error
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
 def test_failure_leaves_nothing(tmp_path):

@@ -1,6 +1,8 @@
 """Files: written so that a crash never leaves half of one, read so that a bad one is named, and a cache.
 
-Everything is written under a temporary name beside its final one, flushed to disk, and renamed when complete.
+Everything is written under a temporary name beside its final one, flushed to disk, and renamed when complete. Files
+that a user names (`output_stream`) may be links, which are followed, or `-`, standard output. Files of our own folders
+(`atomic_write`) replace a link: what it leads to, such as the hub's cache, belongs to others as well.
 """
 
 import contextlib
@@ -9,16 +11,22 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
-from aplc.errors import ModelError
+from safetensors import SafetensorError
+
+from aplc.errors import AplcError, ModelError
 from aplc.machine import is_main_process
 
 MB = 1_000_000
+STDOUT = Path("-")
+"""Standard output, where a command writes one stream."""
 
 
 @contextlib.contextmanager
@@ -27,22 +35,21 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
     Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
     """
-    if path.exists() and not path.is_file():
-        kind = "folder" if path.is_dir() else "device or a pipe"
-        raise OSError(errno.EINVAL, f"is a {kind}; give the name of a file", str(path))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
-        temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
-        if is_main_process():
-            os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    _check_replaceable(path)
+    with naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            with temporary.open("rb") as written:
+                os.fsync(written.fileno())
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+            if is_main_process():
+                os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -50,6 +57,66 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     """A binary file that appears under `path` only when the block ends without an exception."""
     with atomic_path(path) as temporary, temporary.open("wb") as out:
         yield out
+
+
+@contextlib.contextmanager
+def output_stream(path: Path) -> Iterator[BinaryIO]:
+    """Where a user asked for output: standard output for `-`, else a file that appears when whole. Links are followed.
+
+    What is written to standard output can be read as soon as it is flushed; there is no way to take it back.
+    """
+    if path == STDOUT:
+        with naming(Path("standard output")):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+        return
+    check_output(path)
+    with atomic_write(Path(os.path.realpath(path))) as out:
+        yield out
+
+
+def check_output(path: Path) -> None:
+    """Refuse an output that is there and is no file; call it before the work that leads to the output."""
+    _check_replaceable(path)
+    with contextlib.suppress(OSError):  # no such file yet, or no standard output
+        if os.path.samestat(path.stat(), os.fstat(1)):  # /dev/stdout, where it leads to a file
+            raise AplcError(f"{path}: is standard output already; write - instead")
+    if os.path.islink(os.path.realpath(path)):
+        raise AplcError(f"{path}: is a link to itself; give the name of a file, or - for standard output")
+
+
+def messages(*outputs: Path | None) -> TextIO:
+    """Check a command's outputs; returns where its words for people go: aside, if data goes to standard output."""
+    to_stdout = [output for output in outputs if output == STDOUT]
+    if len(to_stdout) > 1:
+        raise AplcError("only one output can be - (standard output); give the other one the name of a file")
+    for output in outputs:
+        if output and output != STDOUT:
+            check_output(output)
+    return sys.stderr if to_stdout else sys.stdout
+
+
+def _check_replaceable(path: Path) -> None:
+    if path.exists() and not path.is_file():
+        kind = "folder" if path.is_dir() else "device or a pipe"
+        raise AplcError(f"{path}: is a {kind}; give the name of a file, or - for standard output")
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """A full disk is reported with the file that found no room: the system doesn't name it when a write fails."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        found = re.search(r"os error (\d+)", str(error))  # safetensors' way to pass on the system's error
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number not in _NO_ROOM:
+            raise
+        kept = "; what was there before is intact" if path.exists() else ""
+        raise OSError(number, f"{os.strerror(number)}{kept}; make room and try again", str(path)) from None
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextlib.contextmanager
@@ -121,8 +188,19 @@ def _umask() -> int:
 
 
 def write_json(path: Path, value: Any) -> None:
+    """A JSON file of a folder of ours."""
     with atomic_write(path) as out:
-        out.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+        out.write(_json(value))
+
+
+def output_json(path: Path, value: Any) -> None:
+    """A JSON file that a user asked for, or - for standard output."""
+    with output_stream(path) as out:
+        out.write(_json(value))
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

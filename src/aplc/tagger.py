@@ -25,7 +25,7 @@ from aplc.evaluate.metrics import Metrics
 from aplc.models.trained import TrainedTagger
 from aplc.predict.decide import Rule
 from aplc.predict.search import decide_documents, predict_documents
-from aplc.store.folder import load_tagger, save_tagger
+from aplc.store.folder import check_free, load_tagger, save_tagger
 from aplc.store.hub import fetch_model, push_model
 from aplc.train.relabel import add_labels
 from aplc.train.run import train
@@ -190,7 +190,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         return self.trained
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write a model folder."""
+        """Write a model folder. One that holds an earlier model is written over; files of others are not."""
+        check_free(Path(folder))
         save_tagger(self.trained, Path(folder))
 
     @classmethod

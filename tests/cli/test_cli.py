@@ -98,6 +98,44 @@ def test_failed_prediction_leaves_nothing(trained, tmp_path):
     fails(aplc("predict", trained, bad, "--out", tmp_path), "is a folder")  # and not the row, which it never read
 
 
+def test_dash_is_standard_output_and_messages_go_elsewhere(trained, corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = '{"text": "cat dog paw", "id": "x"}\n{oops\n'
+    done = aplc("predict", trained, "-", "--out", "-", "--on-bad-row", "skip", stdin=texts)
+    (row,) = map(json.loads, ok(done).splitlines())
+    assert row["id"] == "x"
+    assert "tagged 1 documents\n" in done.stderr
+    assert "see rejects.jsonl" in done.stderr
+    done = aplc("evaluate", trained, corpus, "--json", "-")
+    assert json.loads(ok(done))["scores"] is None
+    assert "±" in done.stderr
+    done = aplc("evaluate", trained, corpus, "--report", "-", "--json", "a.json")
+    assert ok(done).startswith("<!doctype html>")
+    assert "±" in done.stderr
+    assert "parameters" in json.dumps(json.loads(ok(aplc("plan", corpus, "--json", "-", *SETTINGS))))
+    assert json.loads(ok(aplc("compare", "a.json", "a.json", "--json", "-")))
+    fails(aplc("evaluate", trained, corpus, "--report", "-", "--json", "-"), "only one output")
+    write(tmp_path / "saved.json", ok(aplc("evaluate", trained, corpus, "--json", "-")))
+    fails(aplc("compare", "a.json", "saved.json"), "saved.json", "--json FILE")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.npz", "rejects.jsonl", "saved.json"]
+
+
+def test_reader_that_goes_away_stops_prediction_quietly(trained, tmp_path):
+    """As in `aplc predict model - --out - < texts.jsonl | head -3`; 20,000 rows are more than a pipe holds."""
+    texts = write(tmp_path / "texts.jsonl", '{"text": "cat dog paw"}\n' * 20_000)
+    command = [sys.executable, "-m", "aplc", "predict", trained, "-", "--out", "-"]
+    with (
+        texts.open("rb") as stdin,
+        subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running,
+    ):
+        assert running.stdout is not None
+        assert [json.loads(running.stdout.readline())["line"] for _ in range(3)] == [1, 2, 3]
+        running.stdout.close()
+        assert running.stderr is not None
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
+
+
 def test_prediction_does_not_replace_its_input(trained, tmp_path):
     path = write(tmp_path / "in.jsonl", '{"text": "a"}\n')
     fails(aplc("predict", trained, path, "--out", tmp_path / "." / "in.jsonl"), "is the input")

@@ -22,8 +22,10 @@ FILES = ["config.json", "model.safetensors", "tokenizer.json", "labels.txt", "la
 
 @pytest.fixture
 def model(trained, tmp_path):
+    """Without digests: whoever writes a folder that lies can make them fit."""
     for name in FILES:
         shutil.copy(trained / name, tmp_path / name)
+    edit(tmp_path / "config.json", lambda tree: tree.pop("files"))
     return tmp_path
 
 

@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -36,6 +37,21 @@ def test_killed_again_and_again_it_ends_with_the_same_weights(corpus, tmp_path):
     assert kills >= KILLS - 1
     launch(train_command(corpus, out, *settings, resume=True))
     assert_same_weights(tmp_path / "whole", out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_terminated_by_a_scheduler_it_writes_a_checkpoint(corpus, tmp_path, processes):
+    settings = ["train.epochs=200", "train.patience=0", "train.checkpoint_steps=100000", "model.dropout=0.1"]
+    running, out = start(train_command(corpus, tmp_path, *settings, processes=processes)), tmp_path
+    wait_for(lambda: newest(out), running)  # of the first epoch
+    before = newest(out)
+    running.send_signal(signal.SIGTERM)
+    code = running.wait(timeout=60)
+    assert code == (143 if processes == 1 else 1)
+    step = int(newest(out).removeprefix("step-"))
+    assert step % 12, f"{before} and {newest(out)}: both of an epoch's end"  # 190 documents in batches of 16
+    assert not list(out.glob(".run.lock*"))
 
 
 def newest(out: Path) -> str:

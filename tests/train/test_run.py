@@ -1,7 +1,9 @@
 """Guards a training run: it learns, holds data out, keeps the best, resumes exactly, and refuses what it must."""
 
 import json
+import os
 import signal
+import subprocess
 import threading
 
 import pytest
@@ -79,17 +81,27 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, stop_at):
     assert_resumed_equals_uninterrupted(resumable, tmp_path, stop_at)
 
 
-def test_interrupt_once_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("numbers", "raised"),
+    [
+        ([signal.SIGINT], KeyboardInterrupt),
+        ([signal.SIGTERM], SystemExit),
+        ([signal.SIGTERM] * 2, SystemExit),  # from the scheduler, and from torchrun
+    ],
+)
+def test_signal_saves_and_says_how_to_go_on(corpus, tmp_path, monkeypatch, numbers, raised):
     step, screen = loop.train_step, Recorder()
 
     def interrupting(running, batch, rate):
         if running.progress.step == 3:
-            signal.raise_signal(signal.SIGINT)
+            for number in numbers:
+                signal.raise_signal(number)
         return step(running, batch, rate)
 
     monkeypatch.setattr(loop, "train_step", interrupting)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(raised):
         run(corpus, tmp_path / "out", screen=screen)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert threading.current_thread() is threading.main_thread()
     assert [path.name for path in checkpoints(tmp_path / "out")] == ["step-00000004"]
     assert "--resume" in screen.text
@@ -105,6 +117,23 @@ def test_damaged_checkpoint_is_named_and_the_one_before_used(corpus, tmp_path):
     run(corpus, out, resume=True, screen=screen)
     assert f"{newest.parent.name}: damaged" in screen.text
     assert "resuming from step-" in screen.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small disk")
+def test_full_disk_at_a_checkpoint_says_what_is_left(corpus, tmp_path):
+    out, small = tmp_path / "out", "size=120k"
+    out.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", small, "tmpfs", out], capture_output=True, check=False).returncode:
+        pytest.skip("can't mount a small disk here")
+    try:
+        with pytest.raises(RunError, match=r"step-00000002: can't write.*No space.*would be the first") as first:
+            run(corpus, out, "train.checkpoint_steps=2")
+        assert "intact" not in str(first.value)
+        subprocess.run(["mount", "-o", "remount,size=600k", out], check=True)
+        with pytest.raises(RunError, match=r"step-.*the one before it is intact"):
+            run(corpus, out, "train.checkpoint_steps=2", resume=True)
+    finally:
+        subprocess.run(["umount", out], check=True)
 
 
 def test_new_checkpoint_outlives_damaged_ones_of_later_steps(tmp_path):

@@ -62,6 +62,13 @@ def _processes() -> Iterator[None]:
         yield
 
 
+def _words(error: Exception) -> str:
+    """A system's error as others are worded: the file first."""
+    if isinstance(error, OSError) and error.filename and error.strerror and error.filename2 is None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
 def main() -> None:
     """Run the command line; every expected failure is one line on standard error and exit code 2."""
     try:
@@ -78,7 +85,7 @@ def main() -> None:
         if usage is None and not isinstance(error, AplcError | OSError):
             raise
         command = getattr(getattr(error, "ctx", None), "command_path", "aplc")
-        message = f"{usage()} (see {command} --help)" if usage else str(error)
+        message = f"{usage()} (see {command} --help)" if usage else _words(error)
         is_help = type(error).__name__ == "NoArgsIsHelpError"  # `aplc` alone
         print(usage() if usage and is_help else f"aplc: {' '.join(message.split())}", file=sys.stderr)
         code = 2

@@ -15,7 +15,9 @@ def plan(
     corpus: CorpusArgument,
     preset: PresetOption = "tiny",
     set_: SetOption = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file; - for standard output.")
+    ] = None,
     memory: Annotated[
         float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
     ] = None,
@@ -26,8 +28,9 @@ def plan(
     """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
     from aplc.config import Config
     from aplc.console import Screen
-    from aplc.files import write_json
+    from aplc.files import messages, output_json
 
+    told = messages(json_file)
     config = Config.from_preset(preset).with_settings(set_ or [])
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened:
         from aplc.data.source import Source
@@ -36,9 +39,9 @@ def plan(
         limit, plan_run = None if memory is None else memory * 1e9, trainable(config).plan
         assert plan_run is not None
         planned = plan_run(Source.from_corpus(opened), config, memory=limit, screen=Screen())
-    print(planned.render())
+    print(planned.render(), file=told)
     if json_file:
-        write_json(json_file, planned.to_dict())
+        output_json(json_file, planned.to_dict())
 
 
 @reads_columns

@@ -18,9 +18,12 @@ def evaluate(
     model: ModelArgument,
     corpus: CorpusArgument,
     part: Annotated[Literal["test", "dev", "train"], typer.Option(help="Which part of the corpus.")] = "test",
-    report: Annotated[Path | None, typer.Option(help="Also write a page of pictures and tables, .html.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Also write a page of pictures and tables, .html; - for standard output.")
+    ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures here, for programs and aplc compare.")
+        Path | None,
+        typer.Option("--json", help="Also write the figures, for programs and aplc compare; - for standard output."),
     ] = None,
     examples: Annotated[int, typer.Option(min=0, help="Show so many documents with their labels.")] = 0,
     propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
@@ -37,17 +40,16 @@ def evaluate(
     from aplc.evaluate.run import parse_propensity
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
+    from aplc.files import STDOUT, messages
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
     ab = parse_propensity(propensity)
-    if report and report.suffix.lower() not in (".html", ".htm"):
+    if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
-    for file in (report, json_file):
-        if file and file.is_dir():
-            raise AplcError(f"{file}: is a folder; give the name of a file")
+    told = messages(report, json_file)
     screen = Screen()
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
@@ -60,14 +62,15 @@ def evaluate(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
         )
     about = {"model": str(model), "corpus": str(corpus), "part": part}
-    print(render(evaluation, n_examples=examples))
+    print(render(evaluation, n_examples=examples), file=told)
     if json_file:
         save_evaluation(json_file, evaluation, **about)
         if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
             save_card(replace(trained, evaluation=read_evaluation(json_file)), model)
     if report:
         write_report(report, evaluation, **about)
-        print(f"report: {report}", file=sys.stderr)
+        if report != STDOUT:
+            print(f"report: {report}", file=sys.stderr)
 
 
 def compare(
@@ -75,18 +78,21 @@ def compare(
         list[Path], typer.Argument(metavar="RUN RUN ...", help="Files of aplc evaluate --json, or model folders.")
     ],
     picture: Annotated[Path | None, typer.Option(help="Also draw it, .svg or .png.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file; - for standard output.")
+    ] = None,
 ) -> None:
     """Put runs side by side, and test each against the first on the same documents (paired bootstrap)."""
     from aplc.evaluate.comparison import compare_runs
-    from aplc.files import write_json
+    from aplc.files import messages, output_json
 
+    told = messages(json_file)
     comparison = compare_runs(runs)
     if picture:
         comparison.draw(picture)
-    print(comparison.render())
+    print(comparison.render(), file=told)
     if json_file:
-        write_json(json_file, comparison.to_dict())
+        output_json(json_file, comparison.to_dict())
 
 
 @reads_columns
@@ -102,7 +108,10 @@ def predict(
     ],
     out: Annotated[
         Path,
-        typer.Option(help="File to write, a row a document: .csv, .tsv, or else JSON Lines. It may be there already."),
+        typer.Option(
+            help="File to write, a row a document: .csv, .tsv, or else JSON Lines; - for standard output. A file "
+            "that is there is replaced."
+        ),
     ],
     top_k: Annotated[
         int | None,
@@ -134,6 +143,7 @@ def predict(
     """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
+    from aplc.files import STDOUT, messages
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.store.folder import load_tagger
@@ -146,9 +156,10 @@ def predict(
         allow=read_names(allow) if allow else None,
         deny=read_names(deny) if deny else (),
     )
-    if out.resolve() == Path(input_).resolve():
+    told = messages(out)
+    if out != STDOUT and out.resolve() == Path(input_).resolve():
         raise AplcError(f"{out}: is the input; give --out another name")
-    bad_rows = BadRows(on_bad_row, Path(f"{out}.rejects.jsonl"))
+    bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     columns = replace(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
     )
@@ -164,7 +175,7 @@ def predict(
         n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
-    print(f"tagged {n:,} documents{abstained}: {out}")
+    print(f"tagged {n:,} documents{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
 
 
 @reads_columns

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from aplc.errors import AplcError
-from aplc.files import atomic_write
+from aplc.files import output_stream
 
 LIGHT = {
     "ink": "#1c2128",
@@ -109,7 +109,7 @@ def save_picture(made: Figure, path: Path) -> None:
     """Write .svg or .png, by the name of the file."""
     check_kind(path)
     if path.suffix.lower() == ".png":
-        with style(), atomic_write(path) as out:
+        with style(), output_stream(path) as out:
             made.savefig(out, format="png", dpi=160, metadata={"Software": None})
         return
     width, height = made.get_size_inches() * 96
@@ -117,7 +117,7 @@ def save_picture(made: Figure, path: Path) -> None:
     svg = inline_svg(made, "picture")
     opened = re.sub(r"^<svg", f'<svg width="{width:.0f}" height="{height:.0f}"', svg)
     text = re.sub(r"(<svg[^>]*>)", rf"\1<style>{css}</style>", opened, count=1)
-    with atomic_write(path) as out:
+    with output_stream(path) as out:
         out.write(text.encode("utf-8") + b"\n")
 
 

@@ -20,7 +20,7 @@ from aplc.evaluate.findings import Example
 from aplc.evaluate.pictures import DARK, LIGHT, variables
 from aplc.evaluate.run import AT, Evaluation, versions
 from aplc.evaluate.table import RANKING
-from aplc.files import atomic_write
+from aplc.files import output_stream
 
 EXAMPLES = 12
 """Example documents on the page."""
@@ -35,7 +35,7 @@ class Html(str):
 
 def write_report(path: Path, evaluation: Evaluation, *, model: str, corpus: str, part: str) -> None:
     """Write the page to `path`: all of it or nothing."""
-    with atomic_write(path) as out:
+    with output_stream(path) as out:
         out.write(render_report(evaluation, model=model, corpus=corpus, part=part).encode("utf-8"))
 
 

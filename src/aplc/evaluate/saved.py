@@ -15,7 +15,7 @@ import numpy as np
 from aplc.errors import ModelError
 from aplc.evaluate.metrics import DocumentScores
 from aplc.evaluate.run import Evaluation
-from aplc.files import atomic_write, write_json
+from aplc.files import STDOUT, output_json, output_stream
 from aplc.store.folder import read_labels
 from aplc.store.safety import CONFIG, EVALUATION
 
@@ -36,17 +36,23 @@ class SavedEvaluation:
 
 
 def save_evaluation(path: Path, evaluation: Evaluation, **about: str) -> None:
-    """Write `path` (JSON) and its scores (npz). `about`: names of model, corpus and part, for the reader."""
+    """Write `path` (JSON) and its scores (npz). `about`: names of model, corpus and part, for the reader.
+
+    On standard output (`-`) there is room for the JSON only, which then says `"scores": null`.
+    """
+    figures = {"format": FORMAT, **about} | evaluation.to_dict()
+    if path == STDOUT:
+        output_json(path, figures | {"scores": None})
+        return
     scores = evaluation.metrics.document_scores()
     buffer = io.BytesIO()
     arrays = {name: np.asarray(getattr(scores, name)) for name in _ARRAYS}
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     content = buffer.getvalue()
     beside = path.with_name(path.name.removesuffix(".json") + ".npz")
-    with atomic_write(beside) as out:
+    with output_stream(beside) as out:
         out.write(content)
-    stamp = {"format": FORMAT, **about}
-    write_json(path, stamp | evaluation.to_dict() | {"scores": {"file": beside.name, "blake2b": _digest(content)}})
+    output_json(path, figures | {"scores": {"file": beside.name, "blake2b": _digest(content)}})
 
 
 def load_evaluation(path: Path) -> SavedEvaluation:
@@ -68,6 +74,8 @@ def load_evaluation(path: Path) -> SavedEvaluation:
             if then != now:
                 hint = f"aplc evaluate {folder} CORPUS --json {path}"
                 raise ModelError(f"{folder}: its labels have changed since it was evaluated; run {hint}")
+        if figures["scores"] is None:
+            raise ModelError(f"{path}: has no scores of documents; evaluate again with --json FILE instead of --json -")
         beside = path.parent / Path(figures["scores"]["file"]).name
         if not beside.is_file():
             raise ModelError(f"{path}: {beside.name}, with the scores of the documents, is missing; evaluate again")

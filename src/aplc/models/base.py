@@ -8,7 +8,7 @@ stand below the rooms that train and plan, and a words model never waits for wha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -185,6 +185,11 @@ def trainable(config: Config) -> Kind:
         made = ", ".join(name for name, kind in KINDS.items() if kind.fit)
         raise ModelError(f"model.kind = {config.model.kind!r} is not made by training; choose one of {made}")
     return kind
+
+
+def exported(config: Config) -> Config:
+    """The configuration of an exported copy of a model."""
+    return replace(config, model=replace(config.model, kind="exported"))
 
 
 def require(kind: str, ability: Ability, where: str = "") -> None:

@@ -136,7 +136,7 @@ class TaggingModel(nn.Module):
             with atomic_path(folder / WEIGHTS) as temporary:
                 save_file(state, temporary)
         except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); the one before it is intact") from None
+            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error})") from None
 
 
 def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:

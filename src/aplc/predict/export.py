@@ -17,9 +17,10 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.errors import AplcError
 from aplc.files import new_folder, write_json
-from aplc.models.base import KINDS, require
+from aplc.models.base import KINDS, exported, require
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import predict_texts
+from aplc.store.digests import changing
 from aplc.store.folder import load_tagger, save_frame
 from aplc.store.safety import WEIGHTS
 
@@ -87,10 +88,10 @@ def export(
     assert write is not None
     documents = _documents(corpus, columns)
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")
-    config = replace(trained.config, model=replace(trained.config.model, kind="exported"))
     with new_folder(out) as temporary:
-        save_frame(replace(trained, config=config, evaluation=None), temporary)
-        size = write(trained.model, temporary, int8=int8)
+        with changing(temporary):
+            save_frame(replace(trained, config=exported(trained.config), evaluation=None), temporary)
+            size = write(trained.model, temporary, int8=int8)
         parity = measure(trained, load_tagger(temporary), documents, corpus, int8=int8)
         original = (model / WEIGHTS).stat().st_size
         parity = replace(parity, bytes_float32=original, bytes_exported=size)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from aplc.data.batches import by_length, prefetch
 from aplc.data.cache import blocks
 from aplc.data.formats import Document
-from aplc.files import atomic_write
+from aplc.files import output_stream
 from aplc.models.base import Ids, LabelModel, Probs
 from aplc.models.calibration import DEPTH, Calibration, Ranking
 from aplc.models.trained import TrainedTagger
@@ -148,17 +148,20 @@ def predict_file(
     *,
     separator: str | None = None,
 ) -> tuple[int, int]:
-    """Stream predictions to a file that appears when whole: JSON Lines, or CSV or TSV with `separator` between labels.
+    """Stream predictions to a file that appears when complete, or block by block to standard output (`-`).
+
+    JSON Lines, or by the file's ending CSV or TSV with `separator` between labels.
 
     Returns how many documents it has, and in how many of them no label qualified; these rows say `"abstained": true`.
     """
     n = n_abstained = 0
     rows = writer_for(out, trained.labels.names, separator=separator)
-    with atomic_write(out) as stream:
+    with output_stream(out) as stream:
         for block, tags_of_block in decide_documents(trained, documents, rule):
             for document, tags in zip(block, tags_of_block, strict=True):
                 stream.write(rows.row(document, tags))
                 n_abstained += not tags
+            stream.flush()  # whoever reads a pipe gets each block as it is done
             n += len(block)
             advance(len(block))
         stream.write(rows.end())

@@ -33,8 +33,12 @@ def pretrain(
     source: Source, config: PretrainConfig, out: Path, *, resume: bool = False, screen: Screen | None = None
 ) -> None:
     """Pretrain on the text of `source` and leave the best encoder in `out`."""
-    screen = screen or Screen(quiet=True)
-    folder = RunFolder.open(out, resume=resume)
+    with RunFolder.open(out, resume=resume) as folder:
+        _pretrain(source, config, folder, screen or Screen(quiet=True))
+
+
+def _pretrain(source: Source, config: PretrainConfig, folder: RunFolder, screen: Screen) -> None:
+    out = folder.path
     if config.train.batch_size < world().size:
         raise RunError(f"train.batch_size = {config.train.batch_size}: must be at least {world().size}, the processes")
     with world().main_first():

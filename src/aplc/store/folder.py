@@ -1,8 +1,8 @@
 """A model folder: everything needed to tag texts, in files that can't run code.
 
-config.json (settings, changes of the label set, what the kind of model needs to be built again), model.safetensors,
-tokenizer.json where the model has one, labels.txt, label_counts.npy, README.md, calibration.json where documents were
-held out to learn it from, and evaluation.json where the model was evaluated.
+config.json (settings, changes of the label set, digests of the files, what the kind of model needs to be built again),
+model.safetensors, tokenizer.json where the model has one, labels.txt, label_counts.npy, README.md, calibration.json
+where documents were held out to learn it from, and evaluation.json where the model was evaluated.
 """
 
 from pathlib import Path
@@ -13,12 +13,13 @@ from aplc.data.labels import LabelSet
 from aplc.errors import ModelError
 from aplc.files import atomic_folder, atomic_write, new_folder, read_json, write_json
 from aplc.machine import is_main_process
-from aplc.models.base import KINDS, kind_of_folder
+from aplc.models.base import KINDS, LabelModel, kind_of_folder
 from aplc.models.calibration import CALIBRATION_FILE, Calibration
 from aplc.models.trained import TrainedTagger
 from aplc.nn.checked import check_settings
 from aplc.store.card import model_card, read_evaluation, sound
-from aplc.store.safety import CARD, CONFIG, EVALUATION, check_files
+from aplc.store.digests import changing, check_digests, damage
+from aplc.store.safety import CARD, CONFIG, EVALUATION, MODEL_FILES, check_files
 from aplc.version import __version__
 
 FORMAT = 2
@@ -31,6 +32,7 @@ def load_tagger(folder: Path | str) -> TrainedTagger:
     folder = Path(folder)
     check_files(folder)
     settings = _read_settings(folder)
+    check_digests(folder, settings)
     config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
     return TrainedTagger(
         config,
@@ -44,12 +46,26 @@ def load_tagger(folder: Path | str) -> TrainedTagger:
 
 
 def save_tagger(trained: TrainedTagger, folder: Path) -> None:
-    save_frame(trained, folder)
-    trained.model.save_weights(folder)
+    """Write a model folder, config.json last."""
+    with changing(folder):
+        save_weights(trained.model, folder)
+        save_frame(trained, folder)
+
+
+def save_weights(model: LabelModel, folder: Path) -> None:
+    """The weights alone, e.g. of a better epoch."""
+    with changing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        model.save_weights(folder)
 
 
 def save_frame(trained: TrainedTagger, folder: Path) -> None:
     """Everything but the weights."""
+    with changing(folder):
+        _save_frame(trained, folder)
+
+
+def _save_frame(trained: TrainedTagger, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     trained.model.save_parts(folder)
     trained.labels.save(folder)
@@ -86,6 +102,7 @@ def read_labels(folder: Path) -> LabelSet:
     """A model folder's label set alone."""
     check_files(folder)
     settings = _read_settings(folder)
+    check_digests(folder, settings)
     return LabelSet.load(folder, settings["n_labels"], settings["label_set"])
 
 
@@ -98,11 +115,33 @@ def replace_folder(path: Path, before: TrainedTagger, after: TrainedTagger, out:
             save_tagger(after, temporary)
         return
     with atomic_folder(path) as temporary:
-        save_frame(after, temporary)
         if after.model is not before.model:
-            after.model.save_weights(temporary)
+            save_weights(after.model, temporary)
+        save_frame(after, temporary)
         if read_labels(path).version != before.labels.version:
             raise ModelError(f"{path}: its labels were changed by somebody else meanwhile; try again")
+
+
+def lost_files(folder: Path) -> list[str]:
+    """Files of a model folder that are missing or damaged, as far as it knows."""
+    if not (folder / CONFIG).is_file():
+        return [CONFIG]
+    return list(damage(folder, read_json(folder / CONFIG)))
+
+
+def check_free(folder: Path) -> None:
+    """Refuse a folder in which saving a model would replace somebody's files; an earlier model of ours it may."""
+    if folder.exists() and not folder.is_dir():
+        raise ModelError(f"{folder}: is a file; give a folder, or the name of a new one")
+    taken = [folder / file.name for file in MODEL_FILES if (folder / file.name).exists()]
+    if not taken:
+        return
+    try:
+        _read_settings(folder)
+    except ModelError:
+        raise ModelError(
+            f"{taken[0]}: is there already, is not of a model folder, and would be replaced; choose another folder"
+        ) from None
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from aplc.models.calibration import CALIBRATION_FILE
 CONFIG, WEIGHTS, CARD, TOKENIZER = "config.json", "model.safetensors", "README.md", TOKENIZER_FILE
 EVALUATION = "evaluation.json"
 """Where a model folder keeps its evaluation, if it has one."""
+RUN_FILE = "run.json"
+"""What a training run was started with, in the folder that it left."""
 
 
 @dataclass(frozen=True)
@@ -24,20 +26,23 @@ class ModelFile:
     """Bytes, far beyond what any model needs; None where the number of labels or the weights' header decides."""
     on_hub: bool = True
     """Whether it goes to the hub and comes from it."""
+    has_digest: bool = True
+    """Whether its digest is in config.json; not that of what people may edit."""
+    is_weights: bool = False
 
 
 MODEL_FILES = (
-    ModelFile(CONFIG, 100 * MB),
-    ModelFile(WEIGHTS),
+    ModelFile(CONFIG, 100 * MB, has_digest=False),
+    ModelFile(WEIGHTS, is_weights=True),
     ModelFile(TOKENIZER, 500 * MB),
     ModelFile(NAMES),
     ModelFile(COUNTS),
     ModelFile(CALIBRATION_FILE, 10 * MB),
-    ModelFile(CARD, 100 * MB),
-    ModelFile(EVALUATION, 100 * MB),
-    ModelFile("spiece.model", 500 * MB, on_hub=False),
-    ModelFile("encoder.onnx", 2_148 * MB),
-    ModelFile("clusters.onnx", 2_148 * MB),
+    ModelFile(CARD, 100 * MB, has_digest=False),
+    ModelFile(EVALUATION, 100 * MB, has_digest=False),
+    ModelFile("spiece.model", 500 * MB, on_hub=False, has_digest=False),
+    ModelFile("encoder.onnx", 2_148 * MB, is_weights=True),
+    ModelFile("clusters.onnx", 2_148 * MB, is_weights=True),
 )
 """Everything a model folder may hold that is read."""
 

@@ -76,9 +76,9 @@ def save_checkpoint(
         os.rename(temporary, folder)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
+        kept = "the one before it is intact" if checkpoints(run) else "it would be the first, so the run starts again"
         raise RunError(
-            f"{folder}: can't write the checkpoint ({error}); the one before it is intact: "
-            "make room and run the same command with --resume"
+            f"{folder}: can't write the checkpoint ({error}); {kept}: make room and run the same command with --resume"
         ) from None
     found = checkpoints(run)
     here = found.index(folder) + 1

@@ -8,14 +8,11 @@ the objective and the data, is in the subclasses of `Run`.
 
 import contextlib
 import math
-import signal
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -28,6 +25,7 @@ from aplc.models.sharding import clip_gradients, sum_gradients
 from aplc.nn.distributed import world
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers, slanted_triangular
+from aplc.train.stopping import Stopping
 from aplc.train.tracking import Tracker
 
 LOG_EVERY = 20
@@ -118,7 +116,7 @@ def fit(run: Run) -> None:
     """Train from `run.progress` to the end; the best model so far is always in `run.out`."""
     steps = run.steps
     run.network.train()
-    with Tracker(run.out, run.progress.step) as tracker, interruptible(run.screen) as interrupted, run.bar() as advance:
+    with Tracker(run.out, run.progress.step) as tracker, Stopping(run.screen) as stopping, run.bar() as advance:
         while not run.finished:
             began = time.monotonic()
             for batch in run.batches(run.progress.epoch, run.progress.batch):
@@ -133,7 +131,7 @@ def fit(run: Run) -> None:
                 advance(run.units(batch), note=run.note())
                 if progress.step % LOG_EVERY == 0:
                     tracker.log(progress.step, epoch=progress.epoch, loss=loss, rate=rate, seconds=progress.seconds)
-                (stop,) = world().any(interrupted.is_set())
+                stop = stopping.agreed()
                 run.after_step(tracker)
                 if stop or progress.step % steps.checkpoint_steps == 0 or run.finished:
                     run.save_checkpoint()
@@ -141,7 +139,7 @@ def fit(run: Run) -> None:
                     return
                 if stop:
                     run.screen.say(f"stopped at step {progress.step:,}; go on with the same command and --resume")
-                    raise KeyboardInterrupt
+                    raise stop
                 began = time.monotonic()
             run.after_epoch(tracker)
             if run.checkpoints_epochs:
@@ -192,24 +190,3 @@ def describe_work(network: nn.Module) -> str:
     dtype = "bfloat16 where it is safe" if uses_bfloat16(device) else "float32"
     processes = f"{size} processes with " if size > 1 else ""
     return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"
-
-
-@contextlib.contextmanager
-def interruptible(screen: Screen) -> Iterator[threading.Event]:
-    """Ctrl-C once sets the event, so that the step ends and is saved; twice stops at once."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        if event.is_set():
-            raise KeyboardInterrupt
-        event.set()
-        screen.say("finishing this step and writing a checkpoint; Ctrl-C again stops at once")
-
-    before = signal.signal(signal.SIGINT, handle)
-    try:
-        yield event
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -25,7 +25,7 @@ from aplc.nn.distributed import world
 from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
 from aplc.predict.search import predict_batches
-from aplc.store.folder import save_frame
+from aplc.store.folder import lost_files, save_frame, save_weights
 from aplc.store.safety import WEIGHTS
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
@@ -99,7 +99,7 @@ class TrainingRun(loop.Run):
         progress.bad_evaluations = 0 if better else progress.bad_evaluations + 1
         if better:
             progress.best_step = progress.step
-            self.model.save_weights(self.out)
+            save_weights(self.model, self.out)
         progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
         if self.finished and progress.epoch < config.epochs:
             self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
@@ -136,7 +136,7 @@ class TrainingRun(loop.Run):
             good = newest_good(self.out, self.screen.say)
             if good:
                 load_checkpoint(good[0], self.model, self.optimizers)
-                self.model.save_weights(self.out)
+                save_weights(self.model, self.out)
             kept = f"the model of {good[0].name} is in {self.out}" if good else "no model was complete before that"
         rates = "train.lr_clusters, train.lr_hidden, train.lr_encoder"
         return f"{kept}. Try lower rates ({rates}) or train.warmup_steps"
@@ -178,6 +178,11 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     folder.begin(identity)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
+        lost = lost_files(folder.path)
+        if lost and WEIGHTS not in lost:
+            screen.say(f"writing anew what is damaged or missing: {', '.join(lost)}")
+            save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)
+        world().barrier()
         return
     screen.say(f"training: {loop.describe_work(model)}, {len(batches):,} steps an epoch")
     save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)

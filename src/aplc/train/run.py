@@ -32,13 +32,13 @@ def train(
     kind = trainable(config)
     if world().size > 1:
         require(config.model.kind, "distribute")
-    folder = RunFolder.open(out, resume=resume)
-    with world().main_first():
-        data = read_training_data(source, config.data, config.train.seed, screen)
-    folder.check_labels()
-    assert kind.fit is not None
-    kind.fit(data, config, folder, screen)
-    return _calibrated(load_tagger(out), data, out, screen)
+    with RunFolder.open(out, resume=resume) as folder:
+        with world().main_first():
+            data = read_training_data(source, config.data, config.train.seed, screen)
+        folder.check_labels()
+        assert kind.fit is not None
+        kind.fit(data, config, folder, screen)
+        return _calibrated(load_tagger(out), data, out, screen)
 
 
 def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: Screen) -> TrainedTagger:

@@ -1,6 +1,8 @@
 """The folder a run leaves its model in: whether it may be used, and what the run was started with (`run.json`)."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,9 @@ from aplc.data.labels import NAMES
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
-from aplc.store.safety import CARD, CONFIG, TOKENIZER, WEIGHTS
+from aplc.store.safety import CARD, CONFIG, RUN_FILE, TOKENIZER, WEIGHTS
+from aplc.train.lock import locked
 from aplc.version import __version__
-
-RUN_FILE = "run.json"
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,16 @@ class RunFolder:
     """Whether going on was asked for, by the user or by torchrun, which restarted the workers."""
 
     @classmethod
-    def open(cls, path: Path, *, resume: bool) -> "RunFolder":
-        """Refuse a folder with anything in it that would be lost."""
-        resume = resume or restarts() > 0
+    @contextlib.contextmanager
+    def open(cls, path: Path, *, resume: bool) -> "Iterator[RunFolder]":
+        """Lock a folder for a run. Refuse one with anything in it that would be lost, or that another run has."""
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file; --out must be a folder, or nothing yet")
+        with locked(path):
+            yield cls._open(path, resume=resume or restarts() > 0)
+
+    @classmethod
+    def _open(cls, path: Path, *, resume: bool) -> "RunFolder":
         started = (path / RUN_FILE).is_file()
         if started and not resume:
             raise RunError(

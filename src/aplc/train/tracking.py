@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from aplc.files import atomic_write
+from aplc.files import atomic_write, naming
 from aplc.machine import is_main_process
 
 METRICS_FILE = "metrics.jsonl"
@@ -21,11 +21,13 @@ class Tracker:
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
         with atomic_write(path) as out:
             out.writelines(line for line in lines if _step(line) <= resumed_step)
+        self.path = path
         self.stream = (path if is_main_process() else Path(os.devnull)).open("a", encoding="utf-8")
 
     def log(self, step: int, **values: Any) -> None:
-        self.stream.write(json.dumps({"step": step, **values}) + "\n")
-        self.stream.flush()
+        with naming(self.path):
+            self.stream.write(json.dumps({"step": step, **values}) + "\n")
+            self.stream.flush()
 
     def __enter__(self) -> Self:
         return self

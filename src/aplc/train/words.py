@@ -4,7 +4,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.source import TrainingData
 from aplc.models.trained import TrainedTagger
-from aplc.store.folder import save_tagger
+from aplc.store.folder import lost_files, save_tagger
 from aplc.store.safety import WEIGHTS
 from aplc.train.run_folder import RunFolder
 from aplc.words.fit import fit_words
@@ -14,7 +14,7 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     """Fit a words model and leave it in the folder."""
     identity = {"config": config.to_dict(), "corpus": data.source.key}
     folder.check(identity)
-    if folder.started and (folder.path / WEIGHTS).is_file():
+    if folder.started and (folder.path / WEIGHTS).is_file() and not lost_files(folder.path):
         screen.say(f"this run is finished; its model is in {folder.path}")
         return
     model = fit_words(data, config, screen)

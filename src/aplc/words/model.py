@@ -146,7 +146,7 @@ class WordsModel:
             with atomic_path(folder / WEIGHTS) as temporary:
                 save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, temporary)
         except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error}); the one before it is intact") from None
+            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error})") from None
 
 
 def best_columns(x_BL: Floats, k: int) -> NDArray[np.int64]:

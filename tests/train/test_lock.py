@@ -1,0 +1,74 @@
+"""Guards a run's folder: one run at a time, the second is told who is there, and nothing is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from aplc.errors import RunError
+from aplc.train.run_folder import RunFolder
+from helpers import aplc, fails, ok, train_command, write
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from aplc.train.run_folder import RunFolder
+with RunFolder.open(Path(sys.argv[1]), resume=False):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def held(tmp_path):
+    """A folder that another process trains into, and the process."""
+    out = tmp_path / "model"
+    with subprocess.Popen([sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        yield out, holder
+        holder.kill()
+
+
+@pytest.mark.parametrize("command", [["train", "--preset", "words"], ["train"], ["train", "--resume"], ["pretrain"]])
+def test_second_run_is_refused_and_told_who_holds_the_folder(corpus, held, command):
+    out, holder = held
+    name, *options = command
+    before = sorted(path.name for path in out.iterdir())
+    done = aplc(name, corpus, "--out", out, *options)
+    fails(done, str(out), f"process {holder.pid} on {os.uname().nodename}, since 20", "another --out")
+    assert sorted(path.name for path in out.iterdir()) == before
+
+
+def test_lock_of_a_dead_process_does_not_block_and_goes_with_the_next_run(corpus, held):
+    out, holder = held
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert list(out.glob(".run.lock*"))
+    ok(aplc("train", corpus, "--preset", "words", "--out", out))
+    assert not list(out.glob(".*"))
+    ok(aplc("labels", "rename", out, "food", "meals"))
+    assert not list(out.glob(".*"))
+
+
+def test_run_that_fails_leaves_neither_lock_nor_folder(tmp_path):
+    corpus = write(tmp_path / "corpus.jsonl", '{"text": "no labels"}\n')
+    fails(aplc("train", corpus, "--out", tmp_path / "model"), "no document has a label")
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.jsonl"]
+
+
+def test_two_runs_in_one_process_are_two(tmp_path):
+    first, second = (RunFolder.open(tmp_path, resume=False) for _ in range(2))
+    with first, pytest.raises(RunError, match=f"process {os.getpid()} on"), second:
+        pass
+
+
+@pytest.mark.slow
+def test_second_run_under_torchrun_is_refused_by_every_worker(corpus, held):
+    out, holder = held
+    command = train_command(corpus, out, processes=2)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode != 0
+    assert done.stderr.count(f"aplc: {out}: process {holder.pid} on") == 2
