@@ -50,6 +50,26 @@ def test_fresh_documents_have_less_error(calibration):
     assert ece(ids, probs, hit) > 0.06
 
 
+def test_the_fewer_documents_the_less_is_changed():
+    """A model whose probabilities are right is hardly spoilt by calibration on few documents."""
+    rng = np.random.default_rng(0)
+    moved = []
+    for n in (30, 300, 3_000):
+        ids = np.tile(np.arange(10), (n, 1))
+        probs = rng.random((n, 10)).astype(np.float32)
+        fitted = Calibration.fit(ids, probs, rng.random((n, 10)) < probs, bounds=(0,), n_true=1)
+        x, y = np.array(fitted.knots[0]).T
+        assert len(x) > 2
+        moved.append(np.abs(x - y).max())
+    assert moved[0] < 0.12
+    over = overconfident(2000, seed=0)
+    few, many = (
+        Calibration.fit(*(a[:n] for a in over), bounds=BOUNDS, n_true=1)(np.array([0]), np.array([0.7]), BOUNDS)[0]
+        for n in (60, 2000)
+    )
+    assert 0.49 < many < few < 0.7
+
+
 def test_order_within_a_cluster_stays(calibration):
     ids, probs, _ = overconfident(200, seed=2)
     after = calibration(ids, probs, BOUNDS)

@@ -28,6 +28,9 @@ CALIBRATION_FILE = "calibration.json"
 FORMAT = 1
 DEPTH = 100
 """Candidates of each held-out document that calibration is learned from."""
+PRIOR_HITS = 30
+"""A block is pulled towards the model's own probability as if so many hits had been seen there; on few held-out
+documents this leaves less error than none, and than no calibration (bench/LOG.md)."""
 LEAST_PAIRS, LEAST_HITS = 100, 10
 """A block has at least so many pairs and right ones; a cluster twice as many right ones and wrong ones, or no knots."""
 STEPS = 200
@@ -219,7 +222,8 @@ def _knots(probs: Floats, hit: Bools) -> tuple[tuple[float, float], ...]:
             starts.append(int(start))
     starts = starts[:-1] or [0]  # what is left over at the end belongs to the last block
     size = np.diff([*starts, len(x)])
-    means = zip(np.add.reduceat(x, starts) / size, np.add.reduceat(y, starts) / size, strict=True)
+    mean_x, hits = np.add.reduceat(x, starts) / size, np.add.reduceat(y, starts)
+    means = zip(mean_x, (hits + PRIOR_HITS) / (size + PRIOR_HITS / np.maximum(mean_x, 1e-12)), strict=True)
     # Equal probabilities can lie on both sides of a cut, and a block can be all right: such points are left out.
     points = [ends[0]]
     for px, py in means:
