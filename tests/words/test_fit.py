@@ -124,9 +124,13 @@ def test_damaged_folders_are_refused(trained, tmp_path):
     state = {name: tensor.copy() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     state["label"][0] = 77
     save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(ModelError, match="labels beyond the 6"):
+    with pytest.raises(ModelError, match="has changed since the model was saved"):
         load_tagger(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
+    del config["files"]  # as whoever means harm would
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="labels beyond the 6"):
+        load_tagger(tmp_path)
     config["words"]["version"] -= 1
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match=r"another version.* train it again"):
@@ -142,7 +146,7 @@ def test_settings_without_effect_are_reported(corpus, tmp_path):
     screen = Recorder()
     config = CONFIG.with_settings(["train.epochs=3", "train.seed=5", "data.min_count=2", "data.long_text=windows"])
     train(Source.from_corpus(Corpus.open(corpus)), config, tmp_path / "m", screen=screen)
-    assert "without effect on a words model: data.long_text, train.epochs" in screen.lines
+    assert "these settings have no effect on a words model: data.long_text, train.epochs" in screen.lines
 
 
 def test_a_corpus_where_no_word_occurs_twice_is_refused(tmp_path):

@@ -15,16 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
+from aplc.words.model import rising
+
 LEARN_FROM = 8_192
 """Documents that curves are learned from."""
 CANDIDATES = 50
 """Labels of each of them, the best ones."""
 OWN_CURVE, LEAST_HITS = 200, 50
-"""A label has a curve of its own with so many hits among them; the others' is `PLAIN` with fewer hits in all."""
+"""A label with OWN_CURVE hits gets its own curve; with fewer than LEAST_HITS hits in all, the others get `PLAIN`."""
 ALIKE = 2.0
 """Labels' numbers of documents with a lower standard deviation are taken as equal: a balanced corpus."""
 PLAIN = (-5.0, 10.0, 0.0)
-"""The order of scores, and 0.5 where a score is."""
+"""Keeps the order of scores; probability 0.5 at a score of 0.5."""
 
 Floats = NDArray[np.floating]
 
@@ -68,6 +70,15 @@ class Curves:
         for label, curve in self.own.items():
             curve_L3[label] = curve
         return curve_L3
+
+    def dcg(self, n_L: NDArray[np.int64], at: int = 5) -> float:
+        """Mean DCG of the candidates in the order that the curves give them."""
+        found_MK = np.isfinite(self.score_MK)
+        curve_3MK = np.moveaxis(self.finish(n_L)[self.label_MK], -1, 0)
+        logit_MK = rising(np.where(found_MK, self.score_MK, 0), curve_3MK)
+        order_MK = np.argsort(-np.where(found_MK, logit_MK, -np.inf), axis=1, kind="stable")
+        hit_MA = np.take_along_axis(self.hit_MK, order_MK[:, :at], 1)
+        return float((hit_MA / np.log2(np.arange(hit_MA.shape[1]) + 2)).sum(1).mean())
 
 
 def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:

@@ -1,9 +1,9 @@
 """Fitting a words model: features from text, ridge regression (`ridge.py`), then calibrating scores (`curves.py`).
 
-bench/LOG.md has what each part is worth. Shapes: N documents, V words and pairs, L labels.
+bench/LOG.md has the figures of each part. Shapes: N documents, V words and pairs, L labels.
 """
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from aplc.data.source import TrainingData
 from aplc.errors import CorpusError
 from aplc.words.curves import LEARN_FROM
 from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import equations, solve
 from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
 
@@ -27,7 +28,7 @@ READ_AT_ONCE = 4_096
 def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     """The words model of the training documents."""
     if idle := without_effect(config):
-        screen.say(f"without effect on a words model: {', '.join(idle)}")
+        screen.say(f"these settings have no effect on a words model: {', '.join(idle)}")
     cache = data.source.encoded(
         "train", entries_of, ENTRY, data.labels, name=f"words {VERSION}", screen=screen, total=data.n_documents
     )
@@ -45,7 +46,12 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     if native.library() is None:
         screen.say("no C compiler: SciPy multiplies sparse matrices, which takes two to four times as long")
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
-    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(config.words), screen=screen)
+    words = config.words
+    if not words.ridge:
+        with screen.bar("choosing the penalty"):
+            words = replace(words, ridge=choose_ridge(x_NV, y_NL, config.train.seed))
+        screen.say(f"penalty: words.ridge = {words.ridge:g}, by leave-one-out scores")
+    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(words), screen=screen)
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "

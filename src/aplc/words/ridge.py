@@ -53,7 +53,7 @@ DENSE = 0.3
 FEW = 16
 """Words of at most so many documents are sorted behind the others."""
 SIGNS = 512
-"""Random signs for the diagonal."""
+"""Vectors of random signs in the estimate of the diagonal (Hutchinson)."""
 
 Floats = NDArray[np.floating]
 
@@ -75,16 +75,14 @@ def solve(
     if (need := INVERSE_BYTES * size**2) > available:
         raise RunError(
             f"ridge regression with {size:,} equations needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are free; "
-            f"invert fewer, e.g. --set words.limit={int((available / INVERSE_BYTES / 2) ** 0.5)}"
+            f"invert fewer, e.g. --set words.limit={max(1, int((max(0, available) / INVERSE_BYTES / 2) ** 0.5))}"
         )
     mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
     x_VN, y_NL = Product(x_NV.T.tocsr()), y_NL.tocsc()
     block, curves, columns = block_size(x_NV.shape), Curves(len(learn_from)), []
     with screen.bar("solving", n_labels, unit="labels") as advance:
         inverse = Direct(x_NV, ridge) if size == n_documents else Conjugate(x_NV, size, ridge)
-        c_M1 = inverse.diagonal(block).numpy()[learn_from, None]
-        squares_M1 = (x_NV[learn_from] ** 2).sum(axis=1)[:, None]
-        c_M1 = np.clip(c_M1, 1 / (squares_M1 + ridge), 1 / ridge).astype(np.float32)
+        c_M1 = _bounded(inverse.diagonal(block).numpy(), x_NV, ridge)[learn_from]
         for start in range(0, n_labels, block):
             y_NC = y_NL[:, start : start + block].toarray(order="C")
             hit_MC = y_NC[learn_from] > 0
@@ -93,6 +91,25 @@ def solve(
             columns.append(large(x_VN(a_NC).numpy(), prune).tocsc())  # as CSR, each block would count all words
             advance(y_NC.shape[1])
     return sparse.hstack(columns, format="csc").tocsr(), mean_L, curves
+
+
+def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) -> Curves:
+    """Leave-one-out scores of all documents, where these are few enough for one inverse."""
+    n_documents, n_labels = y_NL.shape
+    mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
+    inverse, curves, y_NL = Direct(x_NV, ridge), Curves(n_documents), y_NL.tocsc()
+    c_N1 = _bounded(inverse.diagonal(LABELS_AT_ONCE).numpy(), x_NV, ridge)
+    for start in range(0, n_labels, LABELS_AT_ONCE):
+        y_NC = y_NL[:, start : start + LABELS_AT_ONCE].toarray(order="C")
+        a_NC = inverse(torch.from_numpy(y_NC - mean_L[start : start + LABELS_AT_ONCE]))
+        curves.add(start, (y_NC > 0) - a_NC.numpy() / c_N1, y_NC > 0)
+    return curves
+
+
+def _bounded(c_N: Floats, x_NV: sparse.csr_array, ridge: float) -> Floats:
+    """The diagonal of (XX' + r I)^-1, (N, 1), within what it can be: an estimate may be off."""
+    square_N = np.asarray((x_NV**2).sum(axis=1)).ravel()
+    return np.clip(c_N, 1 / (square_N + ridge), 1 / ridge).astype(np.float32)[:, None]
 
 
 def block_size(shape: tuple[int, int]) -> int:
@@ -123,6 +140,7 @@ class Conjugate:
     """(XX' + r I)^-1, by conjugate gradients. XX' + r I is P and X_R X_R' without its diagonal."""
 
     def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
+        self.ridge = ridge
         count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
         order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
         order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
@@ -164,7 +182,7 @@ class Conjugate:
             p_step_NC.mul_(more_C).add_(rest_NC)
         raise RunError(
             f"ridge regression does not converge in {MOST_ITERATIONS} iterations; raise words.limit, or words.ridge, "
-            "e.g. --set words.ridge=0.5"
+            f"e.g. --set words.ridge={4 * self.ridge:g}"
         )
 
     def _nearly(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:
