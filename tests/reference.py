@@ -339,11 +339,19 @@ def words_of_text(text: str) -> list[str]:
     return words
 
 
-def word_counts(text: str) -> dict[int, int]:
-    """{bucket: how often} of a text's words and pairs: 2^22 buckets of words, then 2^24 of pairs."""
+def word_counts(text: str, *, runs: bool) -> dict[int, int]:
+    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters."""
     words, counts = words_of_text(text), Counter()
-    for size, offset, found in ((1 << 22, 0, words), (1 << 24, 1 << 22, [f"{a} {b}" for a, b in pairwise(words)])):
+    pairs = [f"{a} {b}" for a, b in pairwise(words)]
+    inside = []
+    for word in words:
+        if runs and len(word) >= 4:
+            letters = ["<", *word, ">"]
+            inside += ["".join(letters[i : i + 4]) for i in range(len(letters) - 3)]
+    offset = 0
+    for size, found in ((1 << 22, words), (1 << 24, pairs), (1 << 22, inside)):
         counts.update(offset + abs(murmurhash3_32(name)) % size for name in found)
+        offset += size
     return dict(counts)
 
 

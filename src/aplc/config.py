@@ -209,6 +209,8 @@ class WordsConfig:
     by leave-one-out scores of a sample of the documents."""
     prune: float = 0.02
     """Smaller weights are left out of the model."""
+    runs: Literal["auto", "on", "off"] = "auto"
+    """Also learn from runs of four characters inside words; "auto": where texts are short, titles for example."""
 
     def __post_init__(self) -> None:
         check("words", "limit", self.limit, self.limit >= 1, "at least 1")

@@ -25,7 +25,9 @@ def tagger(trained):
 def words_tagger(tagger):
     """In this words model "rain" speaks for the label météo, "violin" and the pair "rain violin" against it."""
     effects = {"rain": 2.0, "violin": -1.0, "rain violin": -4.0}
-    weight = {max(count_words([text]).indices): effect for text, effect in effects.items()}  # pairs are behind words
+    weight = {
+        max(count_words([text], runs=False).indices): effect for text, effect in effects.items()
+    }  # pairs are behind words
     bucket = np.array(sorted(weight))
     weight_VL = np.zeros((len(bucket), len(tagger.labels)), dtype=np.float32)
     weight_VL[:, tagger.labels.index["météo"]] = [weight[i] for i in bucket]

@@ -1,6 +1,7 @@
 """Guards runs that train a words model: it learns, is the same every time, and the commands work on it."""
 
 import json
+import random
 import shutil
 
 import pytest
@@ -176,3 +177,29 @@ def test_one_document_of_very_many_words_costs_no_columns(corpus, tmp_path):
         train(Source.from_corpus(Corpus.open(tmp_path / f"{name}.jsonl")), CONFIG, tmp_path / name)
     plain, long = (load_tagger(tmp_path / name).model.weight_VL.shape[0] for name in ("plain", "long"))
     assert long <= 1.2 * plain
+
+
+@pytest.mark.parametrize(
+    ("setting", "longer", "runs"), [("auto", 1, True), ("auto", 20, False), ("off", 1, False), ("on", 20, True)]
+)
+def test_runs_of_characters_are_read_where_texts_are_short(tmp_path, setting, longer, runs):
+    """So that a compound that training never saw is known by its parts."""
+    rng = random.Random(0)
+    stems = {name: ["".join(rng.choices(letters, k=7)) for _ in range(40)] for name, letters in LETTERS.items()}
+    rows = []
+    for i in range(400):
+        label = list(stems)[i % 2]
+        words = [rng.choice(stems[label]) + "".join(rng.choices("xyz", k=3)) for _ in range(3 * longer)]
+        rows.append({"text": " ".join(words), "labels": [label]})
+    write_rows(tmp_path / "c.jsonl", rows)
+    config = CONFIG.with_settings([f"words.runs={setting}"])
+    tagger = train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), config, tmp_path / "m")
+    assert tagger.model.features.has_runs == runs
+    if longer == 1:
+        unseen = [f"{stems[name][0]}www" for name in stems]
+        tags = Tagger.from_pretrained(tmp_path / "m").predict(unseen, top_k=2)
+        sure = [dict(own)[name] > 0.6 for name, own in zip(stems, tags, strict=True)]
+        assert sure == [runs, runs]
+
+
+LETTERS = {"Bauwesen": "abcdef", "Musik": "ghijkl"}

@@ -1,4 +1,4 @@
-"""Guards the choice of the penalty: leave-one-out scores and their ranking match slow versions, the best one is taken."""
+"""Guards the choice of the penalty: leave-one-out scores and their ranking match slow versions, and the best wins."""
 
 import numpy as np
 import pytest

@@ -1,5 +1,7 @@
 """Guards words read from text: what a word is, what is counted, and that buckets match a slow twin."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from aplc.data.cache import DocumentCache
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
-from aplc.words.text import BUCKETS, ENTRY, WORD_BUCKETS, count_words, entries_of, words_of
+from aplc.words.text import BUCKETS, ENTRY, STARTS, count_words, entries_of, runs_of, words_of
 from reference import word_counts
 
 NO_LABELS = LabelSet((), np.empty(0, dtype=np.int64))
@@ -16,16 +18,16 @@ NO_LABELS = LabelSet((), np.empty(0, dtype=np.int64))
 
 def counts_of(text):
     """{bucket: how often}."""
-    row = count_words([text])
+    row = count_words([text], runs=False)
     return dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
 
 
 def words_in(counts):
-    return {bucket: count for bucket, count in counts.items() if bucket < WORD_BUCKETS}
+    return {bucket: count for bucket, count in counts.items() if bucket < STARTS[1]}
 
 
 def pairs_in(counts):
-    return {bucket: count for bucket, count in counts.items() if bucket >= WORD_BUCKETS}
+    return {bucket: count for bucket, count in counts.items() if bucket >= STARTS[1]}
 
 
 def test_words_and_pairs_are_counted():
@@ -93,11 +95,11 @@ def test_pairs_of_scripts_without_spaces_are_neighbouring_characters():
 
 def test_pairs_have_the_buckets_behind_the_words():
     names = [a + b for a in "abcdefgh" for b in "abcdefgh"]
-    counts = count_words([" ".join(names), "", "aa"])
+    counts = count_words([" ".join(names), "", "aa"], runs=False)
     assert counts.shape == (3, BUCKETS)
     buckets, found = counts.indices[: counts.indptr[1]], counts.data[: counts.indptr[1]]
     assert (np.diff(buckets) > 0).all()
-    assert (found[buckets < WORD_BUCKETS].sum(), found[buckets >= WORD_BUCKETS].sum()) == (64, 63)
+    assert (found[buckets < STARTS[1]].sum(), found[buckets >= STARTS[1]].sum()) == (64, 63)
     assert np.diff(counts.indptr).tolist() == [127, 0, 1]
 
 
@@ -106,18 +108,26 @@ TEXTS = st.text(
 )
 
 
-@given(st.lists(TEXTS, min_size=1, max_size=4))
-def test_counts_match_reference(texts):
-    counts = count_words(texts)
+def test_runs_find_what_words_share():
+    assert runs_of("haus") == ["<hau", "haus", "aus>"]
+    assert runs_of("tee") == []
+    house, building = (set(count_words([word], runs=True).indices.tolist()) for word in ("fachwerkhaus", "fachwerkbau"))
+    assert len(house & building) == len(runs_of("fachwerk")) - 1  # all but the one at its end
+    assert max(house) >= STARTS[2]
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans())
+def test_counts_match_reference(texts, runs):
+    counts = count_words(texts, runs=runs)
     for text, start, stop in zip(texts, counts.indptr[:-1], counts.indptr[1:], strict=True):
         found = dict(zip(counts.indices[start:stop].tolist(), counts.data[start:stop].tolist(), strict=True))
-        assert found == word_counts(text)
+        assert found == word_counts(text, runs=runs)
 
 
 def test_the_cache_holds_what_was_counted(tmp_path):
     texts = ["the cat sat on the cat", "", "rain " * 70_000, "東京 rain"]
     documents = [Document(text) for text in texts]
-    cache = DocumentCache.build(tmp_path / "cache", documents, entries_of, ENTRY, NO_LABELS)
+    cache = DocumentCache.build(tmp_path / "cache", documents, partial(entries_of, runs=False), ENTRY, NO_LABELS)
     assert len(cache) == len(texts)
     for i, text in enumerate(texts):
         entries, _ = cache.document(i)

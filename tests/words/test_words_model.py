@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from aplc.config import Config
 from aplc.errors import ModelError
 from aplc.words import model as model_module
-from aplc.words.model import PAIR_LENGTH, WordFeatures, WordsModel, best_columns, load, rising
+from aplc.words.model import LENGTHS, WordFeatures, WordsModel, best_columns, load, rising
 from aplc.words.text import BUCKETS
 
 N_LABELS = 7
@@ -65,25 +65,26 @@ def test_features_are_tfidf_of_scikit_learn(features, counts):
 
 
 def test_pairs_are_chosen_by_how_many_documents_have_them(monkeypatch):
-    monkeypatch.setattr(model_module, "WORD_BUCKETS", 4)
+    monkeypatch.setattr(model_module, "STARTS", (0, 4, 100))
     found = WordFeatures.choose(np.array([1, 2, 90, 0, 2, 3, 20, 21]), 200)  # words, then pairs
     assert found.bucket.tolist() == [1, 2, 5, 6]
     assert np.allclose(found.idf, np.log(np.array([201 / 3, 201 / 91, 201 / 4, 201 / 21])) + 1)
 
 
-def test_words_and_pairs_have_lengths_of_their_own(monkeypatch, counts):
-    monkeypatch.setattr(model_module, "WORD_BUCKETS", 20)
-    monkeypatch.setattr(model_module, "PAIR_MOST", 1.0)
+def test_words_pairs_and_runs_have_lengths_of_their_own(monkeypatch, counts):
+    monkeypatch.setattr(model_module, "STARTS", (0, 20, 25))
+    monkeypatch.setattr(model_module, "MOST", 1.0)
     found = WordFeatures.choose((counts > 0).sum(0), len(counts))
     kept = np.where((counts > 0).sum(0) > 1, counts, 0)
-    halves = [(counts[:, :20], kept[:, :20]), (counts[:, 20:], kept[:, 20:])]
-    words, pairs = (TfidfTransformer(sublinear_tf=True).fit(c).transform(k).toarray() for c, k in halves)
-    expected = np.hstack([words, PAIR_LENGTH * pairs[:, :9]])
+    groups = [slice(0, 20), slice(20, 25), slice(25, 30)]
+    parts = [TfidfTransformer(sublinear_tf=True).fit(counts[:, g]).transform(kept[:, g]).toarray() for g in groups]
+    expected = np.hstack([length * part for length, part in zip(LENGTHS, parts, strict=True)])[:, :29]
+    assert found.has_runs
     assert np.allclose(found(by_bucket(counts)).toarray(), expected, atol=1e-6)
 
 
 def test_a_document_without_pairs_has_its_words_of_length_1(monkeypatch, counts):
-    monkeypatch.setattr(model_module, "WORD_BUCKETS", 20)
+    monkeypatch.setattr(model_module, "STARTS", (0, 20, 25))
     found = WordFeatures.choose((counts > 0).sum(0), len(counts))
     alone = np.zeros((1, 30))
     alone[0, 3] = 2

@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 app.add_typer(labels.app, name="labels")
 for command in (
-    *(corpora.data, corpora.convert, corpora.split, corpora.inspect),
+    *(corpora.data, corpora.encoder, corpora.convert, corpora.split, corpora.inspect),
     *(training.plan, training.pretrain, training.train),
     *(using.evaluate, using.compare, training.ablate, using.predict, using.export, using.serve),
 ):

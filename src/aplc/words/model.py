@@ -26,12 +26,13 @@ from aplc.errors import ModelError
 from aplc.files import atomic_path
 from aplc.nn.checked import check_settings, compare_headers, read_header
 from aplc.nn.weights import WEIGHTS
-from aplc.words.text import BUCKETS, VERSION, WORD_BUCKETS, count_words
+from aplc.words.text import BUCKETS, STARTS, VERSION, count_words
 
-PAIR_LEAST, PAIR_MOST = 3, 0.1
-"""Documents that a pair must be in, and the share of all that it may be in: others cost time and say little."""
-PAIR_LENGTH = 0.5
-"""Euclidean length of a document's pairs, where its words have 1."""
+LEAST, MOST = 3, 0.1
+"""Documents that a pair or a run of characters must be in, and the share of all that it may be in: others cost time and
+say little."""
+LENGTHS = np.array([1.0, 0.5, 1.0], dtype=np.float32)
+"""Euclidean lengths of a document's words, of its pairs, and of its runs of characters."""
 LOGITS_AT_ONCE = 1 << 24
 """64 MB: how many documents a batch has follows from it."""
 
@@ -48,24 +49,29 @@ class WordFeatures:
 
     @classmethod
     def choose(cls, document_counts: NDArray[np.integer], n_documents: int) -> Self:
-        """Words of two and more documents, and pairs; `document_counts` has an entry for each bucket."""
+        """Words of two and more documents, pairs and runs; `document_counts` has an entry for each bucket."""
         bucket = np.flatnonzero(document_counts > 1)
         count = document_counts[bucket]
-        bucket = bucket[(bucket < WORD_BUCKETS) | ((count >= PAIR_LEAST) & (count <= PAIR_MOST * n_documents))]
+        bucket = bucket[(bucket < STARTS[1]) | ((count >= LEAST) & (count <= MOST * n_documents))]
         idf = np.log((1 + n_documents) / (1 + document_counts[bucket])) + 1
         return cls(bucket, idf.astype(np.float32))
 
+    @property
+    def has_runs(self) -> bool:
+        """Whether runs of characters are among them."""
+        return bool(self.bucket[-1] >= STARTS[2])
+
     def __call__(self, counts: sparse.csr_array) -> sparse.csr_array:
-        """TF-IDF (B, V) from counts by bucket: a document's words of length 1, its pairs of `PAIR_LENGTH`."""
+        """TF-IDF (B, V) from counts by bucket; each group of a document's features has its length of `LENGTHS`."""
         column = np.minimum(np.searchsorted(self.bucket, counts.indices), len(self.bucket) - 1)
         known = self.bucket[column] == counts.indices
         document = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))[known]
         column = column[known]
         weight = ((1 + np.log(counts.data[known])) * self.idf[column]).astype(np.float32)
-        is_pair = self.bucket[column] >= WORD_BUCKETS
-        square = np.bincount(2 * document + is_pair, weight.astype(np.float64) ** 2, minlength=2 * counts.shape[0])
-        length = np.sqrt(np.maximum(square, 1e-24)).astype(np.float32)
-        weight *= np.where(is_pair, np.float32(PAIR_LENGTH), np.float32(1)) / length[2 * document + is_pair]
+        group = np.searchsorted(STARTS, self.bucket[column], side="right") - 1
+        place = len(LENGTHS) * document + group
+        square = np.bincount(place, weight.astype(np.float64) ** 2, minlength=len(LENGTHS) * counts.shape[0])
+        weight *= LENGTHS[group] / np.sqrt(np.maximum(square, 1e-24)).astype(np.float32)[place]
         ends = np.searchsorted(document, np.arange(counts.shape[0] + 1))
         return sparse.csr_array((weight, column.astype(np.int32), ends), shape=(counts.shape[0], len(self.bucket)))
 
@@ -105,7 +111,7 @@ class WordsModel:
         return max(1, min(256, LOGITS_AT_ONCE // self.n_labels))
 
     def prepare(self, texts: Sequence[str]) -> sparse.csr_array:
-        return self.features(count_words(texts))
+        return self.features(count_words(texts, runs=self.features.has_runs))
 
     def read(self, batch: sparse.csr_array) -> Floats:
         """logits_BL."""

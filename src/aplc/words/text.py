@@ -1,4 +1,4 @@
-"""Text to numbers for the words model: which words and word pairs a text has, and how often.
+"""Text to numbers for the words model: which words, word pairs and runs of characters a text has, and how often.
 
 A word is a run of letters and digits in lower case, with the marks on them (the vowel signs of Hindi, say); in scripts
 without spaces between words it is one character, so that pairs are neighbouring characters. Words and pairs are hashed
@@ -19,18 +19,19 @@ from sklearn.feature_extraction import FeatureHasher
 
 from aplc.data.scripts import WORD
 
-VERSION = 5
+VERSION = 6
 """Of what a word is and which bucket it has; a model has weights for the buckets of one version."""
-WORD_BUCKETS, PAIR_BUCKETS = 1 << 22, 1 << 24
-BUCKETS = WORD_BUCKETS + PAIR_BUCKETS
-"""Pairs have the buckets behind the words'."""
+SIZES = 1 << 22, 1 << 24, 1 << 22
+STARTS = 0, SIZES[0], SIZES[0] + SIZES[1]
+BUCKETS = sum(SIZES)
+"""Words, pairs and runs of characters have buckets of their own, one group behind the other."""
+RUN = 4
+"""Characters of a run; a word's beginning and end count as one each."""
 ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16)])
 """One word or pair of a document, as the feature cache stores it."""
 
 _WORD = re.compile(WORD)
-_WORDS, _PAIRS = (
-    FeatureHasher(n, input_type="string", alternate_sign=False, dtype=np.float32) for n in (WORD_BUCKETS, PAIR_BUCKETS)
-)
+_HASHERS = [FeatureHasher(n, input_type="string", alternate_sign=False, dtype=np.float32) for n in SIZES]
 
 
 def words_of(text: str) -> list[str]:
@@ -40,16 +41,24 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def count_words(texts: Sequence[str]) -> sparse.csr_array:
-    """How often each bucket's words and pairs occur in each text, (B, BUCKETS), columns rising."""
+def runs_of(word: str) -> list[str]:
+    """The runs of characters inside a word; none for a word that is no longer than a run."""
+    marked = f"<{word}>"
+    return [marked[i : i + RUN] for i in range(len(marked) - RUN + 1)] if len(word) >= RUN else []
+
+
+def count_words(texts: Sequence[str], *, runs: bool) -> sparse.csr_array:
+    """How often each bucket's words, pairs and, if asked for, runs occur in each text, (B, BUCKETS), columns rising."""
     words = [words_of(text) for text in texts]
     pairs = [list(map(" ".join, pairwise(own))) for own in words]
-    return sparse.csr_array(sparse.hstack([_WORDS.transform(words), _PAIRS.transform(pairs)], format="csr"))
+    inside = [[run for word in own for run in runs_of(word)] if runs else [] for own in words]
+    groups = [hasher.transform(group) for hasher, group in zip(_HASHERS, (words, pairs, inside), strict=True)]
+    return sparse.csr_array(sparse.hstack(groups, format="csr"))
 
 
-def entries_of(texts: Sequence[str]) -> list[NDArray]:
-    """The same, an array of `ENTRY` for each text."""
-    counts = count_words(texts)
+def entries_of(texts: Sequence[str], *, runs: bool) -> list[NDArray]:
+    """`count_words` as an array of `ENTRY` for each text."""
+    counts = count_words(texts, runs=runs)
     entries = np.empty(counts.nnz, dtype=ENTRY)
     entries["bucket"], entries["count"] = counts.indices, np.minimum(counts.data, np.iinfo(np.uint16).max)
     return np.split(entries, counts.indptr[1:-1])
