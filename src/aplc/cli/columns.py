@@ -27,7 +27,7 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
     "labels_column": (str | None, typer.Option(metavar="NAME", help="The one with the labels, if not 'labels'.")),
     "label_separator": (
         str | None,
-        typer.Option(metavar="SIGNS", help="Between labels in one string, if not ';', e.g. ',' or '|'."),
+        typer.Option(metavar="CHARACTERS", help="Between labels in one string, if not ';', e.g. ',' or '|'."),
     ),
     "id_column": (str | None, typer.Option(metavar="NAME", help="The one with the document's id, if not 'id'.")),
 }

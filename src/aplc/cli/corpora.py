@@ -40,7 +40,7 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the other project's files.")],
     from_: Annotated[
         Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"],
-        typer.Option("--from", help="Whose files they are."),
+        typer.Option("--from", help="Which project's format the files have."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl and test.jsonl; it must not hold a corpus.")],
 ) -> None:
@@ -60,7 +60,7 @@ def split(
     out: Annotated[Path, typer.Option(help="Folder for train, dev and test .jsonl; it must not hold a corpus.")],
     dev: Annotated[float, typer.Option(help="Share of the documents; 0 for no dev part.")] = 0.1,
     test: Annotated[float, typer.Option(help="Share of the documents.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Another one gives another split.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; another seed gives another split.")] = 0,
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Keep documents together that have the same value here.")
     ] = None,

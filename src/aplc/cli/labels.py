@@ -113,11 +113,11 @@ def rename(
 @app.command()
 def merge(
     model: ModelArgument,
-    names: Annotated[list[str], typer.Argument(help="Labels that go.")],
+    names: Annotated[list[str], typer.Argument(help="Labels to merge; they are no longer predicted.")],
     into: Annotated[str, typer.Option(help="The label that stays, as probable as the most probable of them all.")],
     out: OutOption = None,
 ) -> None:
-    """Make labels part of another one. There is no way back but the model as it was: keep it with --out."""
+    """Make labels part of another one. This can't be undone: keep the old model by giving --out."""
     from aplc.store.folder import load_tagger
     from aplc.train.relabel import merge_labels
 
@@ -131,7 +131,7 @@ def retire(
     names: Annotated[list[str], typer.Argument(help="Labels that are never predicted again.")],
     out: OutOption = None,
 ) -> None:
-    """Stop predicting labels. There is no way back but the model as it was: keep it with --out."""
+    """Stop predicting labels. This can't be undone: keep the old model by giving --out."""
     from aplc.store.folder import load_tagger
     from aplc.train.relabel import retire_labels
 

@@ -25,9 +25,11 @@ def evaluate(
         Path | None,
         typer.Option("--json", help="Also write the figures, for programs and aplc compare; - for standard output."),
     ] = None,
-    examples: Annotated[int, typer.Option(min=0, help="Show so many documents with their labels.")] = 0,
+    examples: Annotated[int, typer.Option(min=0, help="Show this many documents with their labels.")] = 0,
     propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="For F1: labels at least so probable.")] = 0.5,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="For F1: labels of at least this probability count as predicted.")
+    ] = 0.5,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -117,12 +119,17 @@ def predict(
         int | None,
         typer.Option(
             min=1,
-            help="At most so many labels a document: 5, or 100 with --threshold, --precision or --expected-f1.",
+            help="At most this many labels a document: 5, or 100 with --threshold, --precision or --expected-f1.",
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Only labels at least so probable.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Only labels with at least this probability.")
+    ] = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Only labels so sure that this share of them is right.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Only labels probable enough that this share of them is right on held-out documents."
+        ),
     ] = None,
     expected_f1: Annotated[
         bool, typer.Option("--expected-f1", help="As many labels as promise the highest F1.")
@@ -209,10 +216,13 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one, which is printed.")] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="APLC_TOKEN", help="Ask callers for it; better in the environment, where ps can't see it."),
+        typer.Option(
+            envvar="APLC_TOKEN",
+            help="Token that callers must send; better set in the environment, where other users can't see it.",
+        ),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2 << 20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a call.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes a request may have.")] = 2 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts a call may have.")] = 256,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""

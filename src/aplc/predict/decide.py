@@ -1,7 +1,7 @@
 """How many labels a document gets: the best k, those probable enough, a target precision, or the best expected F1.
 
     Rule(top_k=5)                  the five most probable
-    Rule(threshold=0.5)            all that are at least so probable
+    Rule(threshold=0.5)            all with at least this probability
     Rule(precision=0.8)            the threshold at which 80 % of the held-out predictions were right
     Rule(expected_f1=True)         for each document as many as promise the highest F1
 
@@ -32,11 +32,11 @@ class Rule:
     """What is asked for. At most one of `threshold`, `precision` and `expected_f1`."""
 
     top_k: int | None = None
-    """At most so many labels; 5 where no other rule is given, 100 otherwise."""
+    """At most this many labels; 5 where no other rule is given, 100 otherwise."""
     threshold: float | None = None
-    """Only labels at least so probable."""
+    """Only labels with at least this probability."""
     precision: float | None = None
-    """Only labels above the threshold at which so large a share of the held-out predictions was right."""
+    """Only labels probable enough that this share of them is right on held-out documents."""
     expected_f1: bool = False
     """As many labels as promise the highest F1."""
     allow: Sequence[str] | None = None

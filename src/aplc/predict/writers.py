@@ -34,7 +34,7 @@ def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None
         return JsonLines()
     separator = separator or SEPARATOR
     if clash := next((label for label in labels if separator in label), None):
-        other = next((sign for sign in (";", "|", " | ", " ;; ") if sign != separator), "|")
+        other = next((candidate for candidate in (";", "|", " | ", " ;; ") if candidate != separator), "|")
         raise AplcError(
             f"--out {out}: the label {clash!r} contains {separator!r}, which stands between labels; give another "
             f"--label-separator, such as {other!r}, or write .jsonl"
