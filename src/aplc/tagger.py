@@ -130,7 +130,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             top_k: at most this many labels a text; 5, or 100 where another rule is given.
             threshold: only labels with at least this probability.
             precision: only labels probable enough that this share of them is right on held-out documents.
-            expected_f1: as many labels as promise the highest F1.
+            expected_f1: as many labels as give the highest expected F1.
             allow: only these labels.
             deny: none of these labels.
 

@@ -63,7 +63,7 @@ def _processes() -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """A system's error as others are worded: the file first."""
+    """An error of the operating system in the form of our own messages: the file first."""
     if isinstance(error, OSError) and error.filename and error.strerror and error.filename2 is None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -53,7 +53,7 @@ class Parity:
     """Weights of the original."""
     bytes_exported: int
     precision: dict[str, tuple[float, float]]
-    """P@1, 3 and 5 of the original and of the exported model, where the corpus tells."""
+    """P@1, 3 and 5 of the original and of the exported model, if a corpus was given."""
 
     def render(self) -> str:
         share = self.bytes_exported / self.bytes_float32
