@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aplc.models.trained import TrainedTagger
 
 app = typer.Typer(
-    help="List, add, rename, merge and retire a model's labels. Predictions of all other labels stay the same.",
+    help="List, add, rename, merge and retire a model's labels. Probabilities of all other labels stay the same.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -81,14 +81,14 @@ class PartCheck:
 
 
 def label_warnings(counts: Counter[str], check: PartCheck) -> list[str]:
-    """On the training part's labels: odd or similar names, names that may be several labels, labels of most documents."""
+    """On the training part's labels: odd or similar names, names that may hold several labels, frequent ones."""
     found = _odd_names(counts)
     if check.labels == check.documents - check.unlabelled:  # no document has two
         for separator in "|,;/":
             if (n := sum(separator in name for name in counts)) > len(counts) / 2:
                 found.append(
                     f"every document has one label, and {n:,} of them contain {separator!r}: if these are several "
-                    f"labels, give a list, or give --label-separator '{separator}'"
+                    f"labels, use a list, or give --label-separator '{separator}'"
                 )
     often = [(name, n / check.documents) for name, n in counts.most_common() if n > NEAR_CONSTANT * check.documents]
     if often:
