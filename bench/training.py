@@ -1,6 +1,6 @@
 """Training with aplc against the same model trained through `transformers`: documents a second and peak memory.
 
-    python bench/training.py                            # everything, about five minutes on two quiet cores
+    python bench/training.py                            # all: about five minutes on an idle machine with two cores
     python bench/training.py --labels 1000 100000       # other label counts
     python bench/training.py --svg docs/pictures/training-scale.svg
     python bench/training.py --cpu-time                 # on a machine that others use, too

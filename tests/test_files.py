@@ -94,9 +94,9 @@ def test_failure_leaves_nothing(tmp_path):
 
 def test_new_folder_may_hold_folders(tmp_path):
     """As a virtual environment of `bench/peers.py` does."""
-    with new_folder(tmp_path / "x") as aside:
-        (aside / "file").write_text("one")
-        (aside / "folder").mkdir()
-        (aside / "folder" / "file").write_text("two")
+    with new_folder(tmp_path / "x") as temporary:
+        (temporary / "file").write_text("one")
+        (temporary / "folder").mkdir()
+        (temporary / "folder" / "file").write_text("two")
     assert (tmp_path / "x" / "file").read_text() == "one"
     assert (tmp_path / "x" / "folder" / "file").read_text() == "two"

@@ -182,7 +182,7 @@ def test_mistakes(fitted, monkeypatch):
         IndicatorTagger("words").fit(TEXTS, Y)
     with pytest.raises(AplcError, match="not one string"):
         fitted.predict("cat")
-    with pytest.raises(AplcError, match="three ways to choose"):
+    with pytest.raises(AplcError, match="can't be combined"):
         clone(fitted).set_params(threshold=0.3, expected_f1=True).fit(TEXTS, Y).predict(TEXTS)
     monkeypatch.setattr(module, "CELLS", 500)
     for call in (fitted.predict, fitted.predict_proba):

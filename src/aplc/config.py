@@ -36,7 +36,7 @@ class TextsConfig:
     validation: float = 0.05
     """Share of the training documents held out to choose the best epoch, where the corpus has no dev part."""
     validation_limit: int = 2_000
-    """At most so many held-out documents: beyond that the estimate hardly improves and the time does."""
+    """At most this many held-out documents: more improve the estimate little and take time."""
 
     def __post_init__(self) -> None:
         check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
@@ -145,7 +145,7 @@ class StepsConfig:
     batch_size: int = 12
     """Documents a step (the paper's N_b), over all processes."""
     accumulate: int = 1
-    """Each step's batch is worked off in so many parts: the same step in less memory."""
+    """A batch is processed in this many parts: the same step in less memory."""
     warmup_steps: int = 0
     """Equation 15's t_w."""
     weight_decay: float = 0.0
@@ -155,7 +155,7 @@ class StepsConfig:
     clip_norm: float = 1.0
     """Gradients are scaled down to at most this norm."""
     checkpoint_steps: int = 1_000
-    """A checkpoint every so many steps, and at the end of each epoch."""
+    """A checkpoint every this many steps, and at the end of each epoch."""
     seed: int = 0
     """Weights, order and dropout follow from it."""
 
@@ -188,7 +188,7 @@ class TrainConfig(StepsConfig):
     shard_labels: bool = False
     """With several processes: spread the labels over them, for label sets that outgrow one device."""
     patience: int = 3
-    """Stop after so many evaluations on the held-out documents without a better score; 0 never stops early."""
+    """Stop after this many evaluations on the held-out documents without a better score; 0 never stops early."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,6 +1,6 @@
-"""What a person sees while work goes on: lines on standard error, and bars that vanish where nobody looks.
+"""Messages and progress bars on standard error; bars only on a terminal.
 
-`Screen()` talks; `Screen(quiet=True)` is the silent one the Python API uses unless asked.
+`Screen(quiet=True)`, the Python API's default, prints nothing.
 """
 
 import contextlib

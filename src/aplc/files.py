@@ -76,7 +76,7 @@ def output_stream(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_output(path: Path) -> None:
-    """Refuse an output that is there and is no file; call it before the work that leads to the output."""
+    """Refuse an output that exists and is not a file; call it before the work that leads to the output."""
     _check_replaceable(path)
     with contextlib.suppress(OSError):  # no such file yet, or no standard output
         if os.path.samestat(path.stat(), os.fstat(1)):  # /dev/stdout, where it leads to a file
@@ -86,7 +86,7 @@ def check_output(path: Path) -> None:
 
 
 def messages(*outputs: Path | None) -> TextIO:
-    """Check a command's outputs; returns where its words for people go: aside, if data goes to standard output."""
+    """Check a command's outputs; returns the stream for messages: standard error if data goes to standard output."""
     to_stdout = [output for output in outputs if output == STDOUT]
     if len(to_stdout) > 1:
         raise AplcError("only one output can be - (standard output); give the other one the name of a file")
@@ -221,7 +221,7 @@ def check_file(path: Path, limit: int) -> None:
     if not path.is_file():
         raise ModelError(f"{path}: not a regular file")
     if path.stat().st_size > limit:
-        raise ModelError(f"{path}: {path.stat().st_size:,} bytes, at most {limit:,} are plausible")
+        raise ModelError(f"{path}: {path.stat().st_size:,} bytes; aplc reads at most {limit:,}")
 
 
 def digest(*parts: object) -> str:
@@ -238,7 +238,7 @@ def cache_root() -> Path:
 
 
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
-    """`folder`, made by `build` unless it is there already."""
+    """`folder`, made by `build` unless it already exists."""
     if folder.is_dir():
         return folder
     try:

@@ -32,10 +32,10 @@ class IndicatorTagger(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Args:
         tagger: what to train; a copy of it is fitted, and is `tagger_` then. Without one, `Tagger()`.
-        top_k: at most so many labels a text; 100 beside another rule.
-        threshold: labels at least so probable; 0.5 if no rule is given at all.
-        precision: labels so sure that this share of them is right, by the documents held out of training.
-        expected_f1: as many labels as promise the highest F1.
+        top_k: at most this many labels a text; 100 where another rule is given.
+        threshold: only labels with at least this probability; 0.5 if no rule is given at all.
+        precision: only labels probable enough that this share of them is right on held-out documents.
+        expected_f1: as many labels as give the highest expected F1.
         label_names: names of the matrix' columns, for `tagger_`; otherwise a data frame's own, or "0", "1", ...
 
     A fitted one has `label_names_`, the columns' names, and `classes_`, an array with [0, 1] for each column: by names

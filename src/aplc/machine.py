@@ -1,4 +1,4 @@
-"""What this process can know of its machine without importing torch: the other processes of the run, and memory."""
+"""This process and its machine, without importing torch: rank and number of processes, and memory."""
 
 import math
 import os

@@ -75,7 +75,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     def partial_fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
         """Go on training with more documents: one pass, gently. The first call is a `fit`.
 
-        Labels that the model lacks are added first (`aplc labels add`). The calibration is that of before.
+        Labels that the model lacks are added first (`aplc labels add`). The calibration is unchanged.
         """
         if not self.__sklearn_is_fitted__():
             return self.fit(texts, labels, label_names=label_names)
@@ -127,10 +127,10 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
         Args:
             texts: one text, or any number of them.
-            top_k: at most so many labels a text; 5, or 100 where another rule is given.
-            threshold: only labels at least so probable.
-            precision: only labels so sure that this share of them is right, by the documents held out of training.
-            expected_f1: as many labels as promise the highest F1.
+            top_k: at most this many labels a text; 5, or 100 where another rule is given.
+            threshold: only labels with at least this probability.
+            precision: only labels probable enough that this share of them is right on held-out documents.
+            expected_f1: as many labels as give the highest expected F1.
             allow: only these labels.
             deny: none of these labels.
 
@@ -213,7 +213,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         numbered = label_names is None and columns is not None and columns == tuple(map(str, range(len(columns))))
         if numbered and not set(columns or ()) & self.trained.labels.index.keys():
             raise AplcError(
-                "labels: the columns have no names, and the model's labels are no numbers; give label_names"
+                "labels: the columns have no names, and the model's labels are not numbers; give label_names"
             )
         return documents
 

@@ -144,7 +144,7 @@ def test_prediction_does_not_replace_its_input(trained, tmp_path):
 
 def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
     mine = write(tmp_path / "README.md", "mine")
-    fails(aplc("train", corpus, "--preset", "words", "--out", tmp_path), "README.md: is there already")
+    fails(aplc("train", corpus, "--preset", "words", "--out", tmp_path), "README.md: already exists")
     fails(aplc("train", corpus, "--preset", "words", "--out", mine), "is a file")
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert mine.read_text() == "mine"

@@ -85,7 +85,7 @@ def test_share_cut_in_words_is_a_lower_bound_of_that_in_tokens(tmp_path):
         ([["Cats"], ["cats", "Dogs"]], "2 labels differ from another only in case, as 'Cats' and 'cats'"),
         ([["a|b"], ["b|c"]], "2 of them contain '|'"),
         ([["Cats, Dogs"], ["Dogs, Cows"]], "2 of them contain ','"),
-        ([[], []], "no document of train has a label; if they have another name, say --labels-column"),
+        ([[], []], "no document of train has a label; if the column has another name, give --labels-column"),
     ],
 )
 def test_odd_label_names_have_a_warning(tmp_path, labels, words):

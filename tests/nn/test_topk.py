@@ -71,7 +71,7 @@ def test_topk_matches_a_sort_for_thousands_of_random_rows(n_threads, n_rows, thr
         every, expected, expected_ids = sort_all(layer, hidden, k, allowed)
         torch.testing.assert_close(probs, expected, rtol=1e-6, atol=0)
         assert torch.equal(ids < 0, expected_ids < 0)
-        theirs = every.gather(1, ids.clamp(min=0)).masked_fill(ids < 0, -1)  # what the labels found are worth
+        theirs = every.gather(1, ids.clamp(min=0)).masked_fill(ids < 0, -1)  # probabilities of the labels found
         torch.testing.assert_close(theirs, probs, rtol=1e-6, atol=0)
         assert all(len(set(found)) == len(found) for found in ([i for i in row if i >= 0] for row in ids.tolist()))
         compared += len(hidden)

@@ -232,7 +232,7 @@ def test_export_replaces_no_folder_and_leaves_none_half_written(trained, exporte
     for out in (trained, exported[0]):
         done = aplc("export", trained, "--out", out)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "is there already" in done.stderr
+        assert "already exists" in done.stderr
     monkeypatch.setattr(graphs, "save_graph", lambda *_: (_ for _ in ()).throw(ModelError("too large")))
     with pytest.raises(ModelError, match="too large"):
         export(trained, tmp_path / "onnx")

@@ -137,7 +137,7 @@ def test_of_long_files_both_ends_and_the_length_are_looked_at(trained, tmp_path,
 def test_saving_replaces_no_files_of_others(trained, tmp_path):
     tagger = Tagger.from_pretrained(trained)
     mine = write(tmp_path / "README.md", "mine")
-    with pytest.raises(ModelError, match=r"README\.md: is there already"):
+    with pytest.raises(ModelError, match=r"README\.md: already exists"):
         tagger.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="is a file"):
         tagger.save_pretrained(mine)

@@ -1,4 +1,4 @@
-"""Guards a run's folder: one run at a time, the second is told who is there, and nothing is left behind."""
+"""Guards a run's folder: a second run is refused, naming the process that holds it, and nothing is left behind."""
 
 import os
 import signal

@@ -172,7 +172,7 @@ def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
         run(other, tmp_path / "out", resume=True)
     (tmp_path / "out" / "run.json").unlink()  # a model from elsewhere
     for resume in (False, True):
-        with pytest.raises(RunError, match="no run to go on with"):
+        with pytest.raises(RunError, match="no run that can be resumed"):
             run(corpus, tmp_path / "out", resume=resume)
 
 

@@ -1,4 +1,4 @@
-"""Guards calibrating the words model's scores: rare labels get what they are worth, and no label becomes certain."""
+"""Guards calibrating the words model's scores: rare labels are ranked fairly, and no label becomes certain."""
 
 import numpy as np
 import pytest

@@ -42,7 +42,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     pass
@@ -63,7 +63,7 @@ def _processes() -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    """A system's error as others are worded: the file first."""
+    """An error of the operating system in the form of our own messages: the file first."""
     if isinstance(error, OSError) and error.filename and error.strerror and error.filename2 is None:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -24,12 +24,12 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
             help="Column or key with the text, if not 'text'. Several are joined by a space: give it several times.",
         ),
     ),
-    "labels_column": (str | None, typer.Option(metavar="NAME", help="The one with the labels, if not 'labels'.")),
+    "labels_column": (str | None, typer.Option(metavar="NAME", help="Column or key with the labels, if not 'labels'.")),
     "label_separator": (
         str | None,
-        typer.Option(metavar="SIGNS", help="Between labels in one string, if not ';', e.g. ',' or '|'."),
+        typer.Option(metavar="CHARACTERS", help="What separates labels in one string, if not ';', e.g. ',' or '|'."),
     ),
-    "id_column": (str | None, typer.Option(metavar="NAME", help="The one with the document's id, if not 'id'.")),
+    "id_column": (str | None, typer.Option(metavar="NAME", help="Column or key with the document's id, if not 'id'.")),
 }
 
 

@@ -53,7 +53,7 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Folder with the other project's files.")],
     from_: Annotated[
         Literal["attentionxml", "pecos", "aplc-xlnet", "xml-repository"],
-        typer.Option("--from", help="Whose files they are."),
+        typer.Option("--from", help="Which project's format the files have."),
     ],
     out: Annotated[Path, typer.Option(help="Folder for train.jsonl and test.jsonl; it must not hold a corpus.")],
 ) -> None:
@@ -71,11 +71,11 @@ def convert(
 def split(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="One file with all documents.")],
     out: Annotated[Path, typer.Option(help="Folder for train, dev and test .jsonl; it must not hold a corpus.")],
-    dev: Annotated[float, typer.Option(help="Share of the documents; 0 for no dev part.")] = 0.1,
-    test: Annotated[float, typer.Option(help="Share of the documents.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Another one gives another split.")] = 0,
+    dev: Annotated[float, typer.Option(help="Share of the documents for dev; 0 for no dev part.")] = 0.1,
+    test: Annotated[float, typer.Option(help="Share of the documents for test.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; another seed gives another split.")] = 0,
     group: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="Keep documents together that have the same value here.")
+        str | None, typer.Option(metavar="COLUMN", help="Keep documents with the same value in this column together.")
     ] = None,
     by_date: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="A year or date: the newest documents go to test.")
@@ -84,7 +84,7 @@ def split(
     *,
     columns: Columns,
 ) -> None:
-    """Make a corpus of one file: train, dev and test parts, with frequent labels in all of them.
+    """Make a corpus from one file: train, dev and test parts, with frequent labels in all of them.
 
     Documents of the same text stay together. Columns besides text, labels and id are kept.
     """
@@ -109,8 +109,10 @@ def split(
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
-    preset: Annotated[str, typer.Option(help="Say how much of the texts this preset would not read.")] = "tiny",
-    max_length: Annotated[int | None, typer.Option(min=3, help="Tokens, instead of the preset's.")] = None,
+    preset: Annotated[str, typer.Option(help="Preset whose maximum length is used to count what is cut off.")] = "tiny",
+    max_length: Annotated[
+        int | None, typer.Option(min=3, help="Maximum length in tokens, instead of the preset's.")
+    ] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
     ] = None,

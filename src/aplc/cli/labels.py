@@ -1,4 +1,4 @@
-"""`aplc labels`: what a model's label set holds, and changes of it that need no retrain."""
+"""`aplc labels`: what a model's label set holds, and changes to it that need no new training."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aplc.models.trained import TrainedTagger
 
 app = typer.Typer(
-    help="List, add, rename, merge and retire a model's labels. All others keep their predictions.",
+    help="List, add, rename, merge and retire a model's labels. Probabilities of all other labels stay the same.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -24,10 +24,10 @@ app = typer.Typer(
 @app.command("list")
 def list_(
     model: ModelArgument,
-    search: Annotated[str, typer.Option(help="Only labels with this in their name, whatever its case.")] = "",
+    search: Annotated[str, typer.Option(help="Only labels whose name contains this, in upper or lower case.")] = "",
     history: Annotated[bool, typer.Option("--history", help="Show the label set's changes instead.")] = False,
 ) -> None:
-    """Print the labels, a line each: training documents, name, and what has become of it."""
+    """Print the labels, a line each: training documents, name, and whether it was merged, renamed or retired."""
     from aplc.store.folder import read_labels
 
     labels = read_labels(model)
@@ -102,7 +102,7 @@ def rename(
     new: Annotated[str, typer.Argument(help="Its new name.")],
     out: OutOption = None,
 ) -> None:
-    """Give a label another name. The old one still stands for it in corpora and lists."""
+    """Give a label another name. The old name still works in corpora and lists."""
     from aplc.store.folder import load_tagger
     from aplc.train.relabel import rename_label
 
@@ -113,11 +113,11 @@ def rename(
 @app.command()
 def merge(
     model: ModelArgument,
-    names: Annotated[list[str], typer.Argument(help="Labels that go.")],
-    into: Annotated[str, typer.Option(help="The label that stays, as probable as the most probable of them all.")],
+    names: Annotated[list[str], typer.Argument(help="Labels to merge; they are no longer predicted.")],
+    into: Annotated[str, typer.Option(help="The label that stays; it gets the highest probability among them.")],
     out: OutOption = None,
 ) -> None:
-    """Make labels part of another one. There is no way back but the model as it was: keep it with --out."""
+    """Make labels part of another one. This can't be undone: keep the old model by giving --out."""
     from aplc.store.folder import load_tagger
     from aplc.train.relabel import merge_labels
 
@@ -131,7 +131,7 @@ def retire(
     names: Annotated[list[str], typer.Argument(help="Labels that are never predicted again.")],
     out: OutOption = None,
 ) -> None:
-    """Stop predicting labels. There is no way back but the model as it was: keep it with --out."""
+    """Stop predicting labels. This can't be undone: keep the old model by giving --out."""
     from aplc.store.folder import load_tagger
     from aplc.train.relabel import retire_labels
 

@@ -1,4 +1,4 @@
-"""Commands that train, and what a training will cost."""
+"""Commands that train, and one that estimates what training will cost."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ def plan(
         Path | None, typer.Option("--json", help="Also write the figures to this file; - for standard output.")
     ] = None,
     memory: Annotated[
-        float | None, typer.Option(min=0, help="GB to plan for; otherwise what this machine has.")
+        float | None, typer.Option(min=0, help="GB of memory to plan for; otherwise what this machine has.")
     ] = None,
     on_bad_row: OnBadRow = "stop",
     *,
@@ -46,14 +46,18 @@ def plan(
 
 @reads_columns
 def pretrain(
-    corpus: Annotated[Path, typer.Argument(help="A corpus, a folder of text files, or one file. Never its test part.")],
+    corpus: Annotated[
+        Path, typer.Argument(help="A corpus (its test part is not read), a folder of text files, or one file.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the encoder, its checkpoints and metrics.jsonl.")],
     preset: Annotated[str, typer.Option(help="A size: mini, small or base; or a TOML file.")] = "mini",
     set_: SetOption = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Go on from this XLNet, a folder or hub name; the same as --set model.encoder.")
+        str | None, typer.Option(help="Start from this XLNet, a folder or hub name; same as --set model.encoder.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
+    ] = False,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -80,7 +84,9 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
     preset: PresetOption = "tiny",
     set_: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest good checkpoint in --out.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
+    ] = False,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -105,7 +111,7 @@ def ablate(
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the figure.")],
     preset: PresetOption = "tiny",
     set_: SetOption = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Training runs of each setting.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Training runs for each setting.")] = 3,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,

@@ -25,9 +25,11 @@ def evaluate(
         Path | None,
         typer.Option("--json", help="Also write the figures, for programs and aplc compare; - for standard output."),
     ] = None,
-    examples: Annotated[int, typer.Option(min=0, help="Show so many documents with their labels.")] = 0,
+    examples: Annotated[int, typer.Option(min=0, help="Show this many documents with their labels.")] = 0,
     propensity: Annotated[str, typer.Option(help="For PSP: default, wikipedia, amazon, or numbers A,B.")] = "default",
-    threshold: Annotated[float, typer.Option(min=0, max=1, help="For F1: labels at least so probable.")] = 0.5,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="For F1: labels of at least this probability count as predicted.")
+    ] = 0.5,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -102,30 +104,36 @@ def predict(
         str,
         typer.Argument(
             metavar="INPUT",
-            help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file, without labels or with (they are not read); "
+            help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file; labels in it are not read; "
             "- for JSON Lines on standard input.",
         ),
     ],
     out: Annotated[
         Path,
         typer.Option(
-            help="File to write, a row a document: .csv, .tsv, or else JSON Lines; - for standard output. A file "
-            "that is there is replaced."
+            help="File to write, a row for each document: .csv, .tsv, or else JSON Lines; - for standard output. "
+            "An existing file is replaced."
         ),
     ],
     top_k: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="At most so many labels a document: 5, or 100 with --threshold, --precision or --expected-f1.",
+            help="At most this many labels for a document: 5 by default, 100 with --threshold, --precision or "
+            "--expected-f1.",
         ),
     ] = None,
-    threshold: Annotated[float | None, typer.Option(min=0, max=1, help="Only labels at least so probable.")] = None,
+    threshold: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Only labels with at least this probability.")
+    ] = None,
     precision: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Only labels so sure that this share of them is right.")
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Only labels probable enough that this share of them is right on held-out documents."
+        ),
     ] = None,
     expected_f1: Annotated[
-        bool, typer.Option("--expected-f1", help="As many labels as promise the highest F1.")
+        bool, typer.Option("--expected-f1", help="As many labels as give the highest expected F1.")
     ] = False,
     allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
     deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
@@ -133,7 +141,7 @@ def predict(
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="Carry this column of the input along; 'all' for every one. Can be given several times.",
+            help="Copy this column of the input to the output; 'all' for every column. Can be given several times.",
         ),
     ] = None,
     on_bad_row: OnBadRow = "stop",
@@ -168,7 +176,8 @@ def predict(
         chosen = Decision.of(rule, trained.labels, trained.calibration).threshold
         found = trained.calibration.recall_at(chosen)
         print(
-            f"threshold {chosen:g}: on held-out documents it finds {found:.1%} of the labels it knows", file=sys.stderr
+            f"threshold {chosen:g}: on held-out documents, {found:.1%} of the labels the model knows are found",
+            file=sys.stderr,
         )
     with Screen().bar("tagging") as advance:
         documents = read_documents(input_, bad_rows, columns)
@@ -181,13 +190,11 @@ def predict(
 @reads_columns
 def export(
     model: ModelArgument,
-    out: Annotated[
-        Path, typer.Option(help="Folder for the exported model, which predict and serve take as any other.")
-    ],
-    int8: Annotated[bool, typer.Option("--int8", help="Store weights in a byte each.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for the exported model; predict and serve read it like any other.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Store each weight in one byte.")] = False,
     corpus: Annotated[
         Path | None,
-        typer.Option(help="Compare both models on its test part; without it, on random label names."),
+        typer.Option(help="Compare both models on this corpus' test part; without it, on texts of random label names."),
     ] = None,
     *,
     columns: Columns,
@@ -203,16 +210,21 @@ def export(
 
 def serve(
     model: ModelArgument,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all, and then better with a token.")] = (
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of them; set a token then.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one, which is printed.")] = 8000,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one, which is printed.")
+    ] = 8000,
     token: Annotated[
         str | None,
-        typer.Option(envvar="APLC_TOKEN", help="Ask callers for it; better in the environment, where ps can't see it."),
+        typer.Option(
+            envvar="APLC_TOKEN",
+            help="Token that callers must send; better set in the environment, where other users can't see it.",
+        ),
     ] = None,
-    max_body: Annotated[int, typer.Option(min=1, help="Bytes of a request.")] = 2 << 20,
-    max_texts: Annotated[int, typer.Option(min=1, help="Texts of a call.")] = 256,
+    max_body: Annotated[int, typer.Option(min=1, help="Bytes a request may have.")] = 2 << 20,
+    max_texts: Annotated[int, typer.Option(min=1, help="Texts a call may have.")] = 256,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""

@@ -79,7 +79,7 @@ class DocumentCache:
         labels: LabelSet,
         advance: Callable[[int], None] = lambda _: None,
     ) -> "DocumentCache":
-        """The cache in `folder`, streamed there from `documents` unless it exists; `advance` hears of each block.
+        """The cache in `folder`, streamed from `documents` unless it exists; `advance` is called after each block.
 
         A build that was cut short goes on where its last note says; of several processes one builds, the others wait.
         """

@@ -63,30 +63,32 @@ class PartCheck:
         """What may spoil training or evaluation, and what to do about it."""
         found = []
         if part == "train" and (n := len(self.texts) - len(np.unique(self.text_hashes))):
-            found.append(f"{n:,} documents of train repeat the text of another; it counts twice")
+            found.append(f"{n:,} documents of train repeat the text of another; such a text counts more than once")
         if self.empty:
             found.append(f"{self.empty:,} texts of {part} are empty: nothing can be learned from them")
         if self.unlabelled == self.documents:
-            found.append(f"no document of {part} has a label; if they have another name, say --labels-column NAME")
+            found.append(
+                f"no document of {part} has a label; if the column has another name, give --labels-column NAME"
+            )
         elif self.unlabelled:
             found.append(f"{self.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
         if n := len(self.ids) - len(np.unique(np.frombuffer(self.ids, dtype=np.int64))):
             found.append(
                 f"{n:,} documents of {part} repeat the id of another: predictions can't be told apart by it; give each "
-                "its own id, or say --id-column NAME if it is another column"
+                "its own id, or give --id-column NAME if it is another column"
             )
         return found
 
 
 def label_warnings(counts: Counter[str], check: PartCheck) -> list[str]:
-    """On the training part's labels: names that look like no label, like several, or like another; constant ones."""
+    """On the training part's labels: odd or similar names, names that may hold several labels, frequent ones."""
     found = _odd_names(counts)
     if check.labels == check.documents - check.unlabelled:  # no document has two
         for separator in "|,;/":
             if (n := sum(separator in name for name in counts)) > len(counts) / 2:
                 found.append(
                     f"every document has one label, and {n:,} of them contain {separator!r}: if these are several "
-                    f"labels, give a list, or say --label-separator '{separator}'"
+                    f"labels, use a list, or give --label-separator '{separator}'"
                 )
     often = [(name, n / check.documents) for name, n in counts.most_common() if n > NEAR_CONSTANT * check.documents]
     if often:
@@ -107,13 +109,13 @@ def _odd_names(counts: Counter[str]) -> list[str]:
     if missing := [name for name in counts if name.casefold() in MISSING]:
         names = _named([f"{name!r} ({counts[name]:,} documents)" for name in missing])
         found.append(
-            f"labels that look like missing values: {names}; leave them out, they would be learned and predicted"
+            f"labels that look like missing values: {names}; leave them out, or they will be learned and predicted"
         )
     if long := [name for name in counts if len(name) > LONG_NAME]:
         longest = max(long, key=len)
         found.append(
             f"{len(long):,} labels have more than {LONG_NAME} characters, the longest {len(longest):,} "
-            f"({shorten(longest)!r}): is this the labels' column?"
+            f"({shorten(longest)!r}): is this the right column for labels?"
         )
     return found
 

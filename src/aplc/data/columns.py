@@ -55,7 +55,7 @@ class Columns:
             if value == "":
                 raise AplcError(f"{name}: is empty; give the name of a column")
         if self.separator == "":
-            raise AplcError("--label-separator: is empty; give what stands between two labels, such as ','")
+            raise AplcError("--label-separator: is empty; give what separates two labels, such as ','")
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -162,7 +162,7 @@ def split_labels(cell: str, separator: str | None = None) -> list[Any]:
         if stripped.startswith("[") and separator is None:
             raise BadRow(
                 "labels start with '[' but are not a list of quoted names; write [\"a\", \"b\"], ['a', 'b'] or a;b, "
-                "or say --label-separator ';' if the bracket belongs to a name"
+                "or give --label-separator ';' if the bracket belongs to a name"
             )
     return [name for name in cell.split(separator or SEPARATOR) if name.strip()]
 

@@ -220,8 +220,8 @@ def _check_header(path: Path, header: list[str], columns: Columns) -> None:
     where = f"{path}, line 1"
     if not is_unicode("".join(header)):
         raise CorpusError(f"{where}: the header is not UTF-8; save the file as UTF-8")
-    signs = {";": "semicolons", "|": "bars", ",": "commas", "\t": "tabs"}
-    found = [name for sign, name in signs.items() if sign in header[0]]
+    separators = {";": "semicolons", "|": "bars", ",": "commas", "\t": "tabs"}
+    found = [name for separator, name in separators.items() if separator in header[0]]
     if len(header) == 1 and header[0] not in columns.text and found:
         raise CorpusError(
             f"{where}: no column {columns.text[0]!r}, only {listed(header)}; are cells separated by {found[0]}? "

@@ -42,9 +42,9 @@ class LabelSet:
     def __post_init__(self) -> None:
         for name, target in self.aliases.items():
             if target not in self._rows or target in self.aliases or target in self.retired:
-                raise ModelError(f"label {name!r} stands for {target!r}, which is no label")
+                raise ModelError(f"label {name!r} stands for {target!r}, which is not a label of this model")
         if not self.retired <= self._rows.keys():
-            raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is no label")
+            raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is not a label of this model")
 
     @classmethod
     def from_counter(cls, counter: Counter[str], min_count: int = 1) -> "LabelSet":

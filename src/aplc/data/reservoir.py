@@ -1,9 +1,11 @@
 """A uniform random sample of a stream, in one pass: reservoir sampling (Vitter 1985, algorithm R).
 
-others = Reservoir[Document](20_000, seed=0)
-for document in documents:
-    others.add(document)
-others.items                # at most 20,000 documents; each of the `others.n_seen` was as likely to be kept
+    others = Reservoir[Document](20_000, seed=0)
+    for document in documents:
+        others.add(document)
+    others.items            # at most 20,000 documents
+
+Each of the `n_seen` documents is as likely to be kept as any other.
 """
 
 import random

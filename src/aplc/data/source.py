@@ -111,7 +111,7 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
     if not counter:
         raise CorpusError(
             f"{source.name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
-            "if it has another name, say --labels-column NAME"
+            "if it has another name, give --labels-column NAME"
         )
     labels = LabelSet.from_counter(counter, config.min_count)
     left_out = len(counter) - len(labels)

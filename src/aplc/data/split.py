@@ -106,7 +106,7 @@ def split(
     sizes = np.bincount(part_of, minlength=3)
     for share, size, part in zip(how.shares, sizes, PARTS, strict=True):
         if share and not size:
-            more = "are all in too few groups" if how.group else "are too few"
+            more = "are in too few groups" if how.group else "are too few"
             raise CorpusError(f"{path}: {len(part_of):,} documents {more}; nothing is left for {part}")
     return _write(out, documents(), part_of, [part for part, size in zip(PARTS, sizes, strict=True) if size], columns)
 
@@ -235,6 +235,6 @@ def seconds_of(value: object, column: str, row: dict[str, Any]) -> float:
         found = datetime.datetime.fromisoformat(when)
     except (ValueError, OverflowError):
         raise ValueError(
-            f"{column!r} is {shorten(str(value))!r}, which is no year and no date like 2026-05-31"
+            f"{column!r} is {shorten(str(value))!r}, which is neither a year nor a date such as 2026-05-31"
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=datetime.UTC)).timestamp()

@@ -1,6 +1,6 @@
 """One pass over a corpus part, for `aplc plan`: label counts, each document's labels, and a sample of documents.
 
-A label takes four bytes during the pass, so that a million documents fit easily; texts are kept of the sample only.
+Each label of a document takes four bytes during the pass; texts are kept of the sample only.
 """
 
 from array import array

@@ -29,10 +29,10 @@ FORMAT = 1
 DEPTH = 100
 """Candidates of each held-out document that calibration is learned from."""
 PRIOR_HITS = 30
-"""A block is pulled towards the model's own probability as if so many hits had been seen there; on few held-out
+"""A block is pulled towards the model's own probability as if this many hits had been seen there; on few held-out
 documents this leaves less error than none, and than no calibration (bench/LOG.md)."""
 LEAST_PAIRS, LEAST_HITS = 100, 10
-"""A block has at least so many pairs and right ones; a cluster twice as many right ones and wrong ones, or no knots."""
+"""A block has at least this many pairs and hits; a cluster twice as many hits, and as many misses, or no knots."""
 STEPS = 200
 """The precision curve has this many thresholds, evenly spaced."""
 LEAST_PREDICTED = 50

@@ -1,8 +1,8 @@
 """C code of ours, compiled by this machine's own compiler at first use, and kept in the cache.
 
 On a CPU in float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of
-SciPy's sparse product (`words/ridge.py`). Those are the twins and stay for everything else: GPUs, other types, machines
-without a compiler.
+SciPy's sparse product (`words/ridge.py`). Those are the reference, and are used for everything else: GPUs, other types,
+machines without a compiler.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from aplc.files import cache_root, cached, digest
 SOURCES = [Path(__file__).with_name(name) for name in ("sweep.c", "product.c")]
 FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
 LEAST_WORK = 2**21
-"""Multiplications of one product that are worth a thread."""
+"""Multiplications for which one more thread pays off."""
 
 _SIZES = ["n_labels", "n_rows", "width", "n_positives"]
 _TENSORS = [

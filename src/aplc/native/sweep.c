@@ -36,7 +36,7 @@ typedef struct {
     int64_t start, stop, stride; /* its labels; rows rounded up to whole vectors */
     const float *in, *out; /* rows in panels: of eight rows; of eight columns, times the rows' weights */
     const float *root, *no_root; /* sigmoid(c), sigmoid(-c) */
-    float *z, *aside, *grad_rows; /* aside: the positives' logits */
+    float *z, *saved, *grad_rows; /* saved: the positives' logits */
     float *recent; /* the latest blocks' part of grad_rows: a large sum loses digits of small numbers */
     double *loss, *pull; /* one a row; pull: the sum of d/dc */
 } Share;
@@ -204,17 +204,17 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
         for (int64_t l = 0; l < n; l++)
             for (int64_t r = 0; r < s->stride; r++) s->z[l * s->stride + r] += w->bias[start + l];
 
-    /* Positives step aside as logits without loss or gradient, and come back with their own. */
+    /* Positives are replaced by logits without loss or gradient, and put back with their own. */
     while (last < w->n_positives && w->label[last] < start + n) last++;
     for (int64_t i = first; i < last; i++) {
         float *place = s->z + (w->label[i] - start) * s->stride + w->row[i];
-        s->aside[i - first] = *place;
+        s->saved[i - first] = *place;
         *place = -1e30f;
     }
     if (w->root) tail_terms(s, n);
     else head_terms(s, n);
     for (int64_t i = first; i < last; i++) {
-        double z = s->aside[i - first];
+        double z = s->saved[i - first];
         int64_t r = w->row[i];
         s->loss[r] += softplus(-z) + (w->root ? softplus(-(double)w->root[r]) : 0);
         s->pull[r] -= s->no_root[r];
@@ -279,7 +279,7 @@ int aplc_sweep(const Sweep *w, int n_threads) {
         int64_t start = n_blocks * t / n_threads * BLOCK, stop = n_blocks * (t + 1) / n_threads * BLOCK;
         float *own = each + t * own_size;
         shares[t] = (Share){.all = w, .start = start, .stop = stop < w->n_labels ? stop : w->n_labels, .stride = stride,
-                            .in = in, .out = out, .root = root, .no_root = no_root, .z = own, .aside = own + z_size,
+                            .in = in, .out = out, .root = root, .no_root = no_root, .z = own, .saved = own + z_size,
                             .grad_rows = own + 2 * z_size, .recent = own + 2 * z_size + grad_size,
                             .loss = sums + 2 * t * stride, .pull = sums + (2 * t + 1) * stride};
     }

@@ -42,7 +42,7 @@ def read_header(path: Path, types: Mapping[str, str] | None = None) -> Header:
     `types` are the tensors' types by name; any floating-point type will do where none is given.
     """
     if not path.is_file():
-        raise ModelError(f"{path}: is missing; the folder was copied in part, or training has not come that far")
+        raise ModelError(f"{path}: is missing; the copy is incomplete, or training has not saved a model yet")
     try:
         with safe_open(path, framework="pt") as file:
             header = {}

@@ -1,7 +1,7 @@
 """Several processes as one: `torchrun` or `accelerate launch` in front of a command, and nothing else changes.
 
 Every rank reads the same stream of batches or documents and works on its share of each; gradients and predictions are
-put together again, so that results are those of one process. Rank 0 writes and talks.
+put together again, so that results are those of one process. Rank 0 writes files and messages.
 
     torchrun --nproc-per-node 2 -m aplc train corpus --out model
 

@@ -281,7 +281,7 @@ def _sizes(
 def _probe(
     config: Config, seen: Survey, encoder: Encoder, tokenizer: Tokenizer, cache: DocumentCache, documents: int
 ) -> Timing:
-    """The run's own model, optimizer and step on the sample, at most so many documents at once."""
+    """The run's own model, optimizer and step on the sample, at most this many documents at once."""
     train = replace(config.train, accumulate=math.ceil(config.train.batch_size / documents))
     config = replace(config, train=train)
     model = _network(config, seen, encoder, tokenizer)

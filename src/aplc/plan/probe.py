@@ -28,7 +28,7 @@ from aplc.train.network import TrainingRun
 
 STEPS, WARMUP = 20, 2
 ENOUGH_SECONDS, FEWEST = 60.0, 5
-"""Slow steps: no more of them after so many seconds, but at least so many."""
+"""Slow steps are no longer timed after this many seconds, but at least this many are."""
 BACKWARD = 1.25
 """What the backward pass holds beside the kept activations: gradients of the layer at work, the allocator's gaps."""
 DISK_SAMPLE = 64 << 20

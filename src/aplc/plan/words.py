@@ -32,7 +32,7 @@ from aplc.words.ridge import INVERSE_BYTES, SIGNS, Product, block_size
 SAMPLE = 2_000
 """Documents that stand for all in their length."""
 PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
-"""What is timed: an inverse of so many rows, so many labels at once, and a sparse matrix of so many documents and words
+"""What is timed: an inverse of this many rows, this many labels at once, and a sparse matrix of documents and words
 with 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""

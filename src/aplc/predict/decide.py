@@ -1,9 +1,9 @@
 """How many labels a document gets: the best k, those probable enough, a target precision, or the best expected F1.
 
     Rule(top_k=5)                  the five most probable
-    Rule(threshold=0.5)            all that are at least so probable
+    Rule(threshold=0.5)            all with at least this probability
     Rule(precision=0.8)            the threshold at which 80 % of the held-out predictions were right
-    Rule(expected_f1=True)         for each document as many as promise the highest F1
+    Rule(expected_f1=True)         for each document as many as give the highest expected F1
 
 `top_k` beside another rule is a limit. A document of which no label qualifies gets none: the model abstains.
 Allow-lists and deny-lists narrow the label set before anything is chosen, so that the best k are those of what is left.
@@ -24,7 +24,7 @@ from aplc.models.calibration import DEPTH, Calibration
 TOP_K = 5
 """Labels of a document where no rule is given."""
 MANY = 50_000
-"""Labels beyond which only names that are rather near are looked for."""
+"""With more labels than this, only rather similar names are looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,13 +32,13 @@ class Rule:
     """What is asked for. At most one of `threshold`, `precision` and `expected_f1`."""
 
     top_k: int | None = None
-    """At most so many labels; 5 where no other rule is given, 100 otherwise."""
+    """At most this many labels; 5 where no other rule is given, 100 otherwise."""
     threshold: float | None = None
-    """Only labels at least so probable."""
+    """Only labels with at least this probability."""
     precision: float | None = None
-    """Only labels above the threshold at which so large a share of the held-out predictions was right."""
+    """Only labels probable enough that this share of them is right on held-out documents."""
     expected_f1: bool = False
-    """As many labels as promise the highest F1."""
+    """As many labels as give the highest expected F1."""
     allow: Sequence[str] | None = None
     """Only these labels."""
     deny: Sequence[str] = ()
@@ -52,7 +52,7 @@ class Rule:
         if self.precision is not None and not 0 < self.precision <= 1:
             raise AplcError(f"precision = {self.precision}: must be above 0 and at most 1")
         if (self.threshold is not None) + (self.precision is not None) + self.expected_f1 > 1:
-            raise AplcError("threshold, precision and expected_f1 are three ways to choose; give one of them")
+            raise AplcError("threshold, precision and expected_f1 can't be combined; give one of them")
         for name, value in (("allow", self.allow), ("deny", self.deny)):
             if isinstance(value, str):
                 raise AplcError(f"{name}: give a list of label names, not one string")

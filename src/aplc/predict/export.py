@@ -1,6 +1,8 @@
 """`aplc export`: a model folder as ONNX, for the same `aplc predict` or any runtime, measured against its original.
 
-aplc export demo/model --out demo/onnx --int8 --corpus demo/corpus
+    aplc export demo/model --out demo/onnx --int8 --corpus demo/corpus
+
+`parity.json` in the new folder says how far it is from the original.
 """
 
 import importlib
@@ -51,7 +53,7 @@ class Parity:
     """Weights of the original."""
     bytes_exported: int
     precision: dict[str, tuple[float, float]]
-    """P@1, 3 and 5 of the original and of the exported model, where the corpus tells."""
+    """P@1, 3 and 5 of the original and of the exported model, if a corpus was given."""
 
     def render(self) -> str:
         share = self.bytes_exported / self.bytes_float32
@@ -81,7 +83,7 @@ def export(
     screen = screen or Screen(quiet=True)
     _check_extra()
     if out.exists():
-        raise AplcError(f"--out {out}: is there already; give another folder")
+        raise AplcError(f"--out {out}: already exists; give another folder")
     trained = load_tagger(model)
     require(trained.model.kind, "export", str(model))
     write = KINDS[trained.model.kind].export

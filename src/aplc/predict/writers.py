@@ -34,9 +34,9 @@ def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None
         return JsonLines()
     separator = separator or SEPARATOR
     if clash := next((label for label in labels if separator in label), None):
-        other = next((sign for sign in (";", "|", " | ", " ;; ") if sign != separator), "|")
+        other = next((candidate for candidate in (";", "|", " | ", " ;; ") if candidate != separator), "|")
         raise AplcError(
-            f"--out {out}: the label {clash!r} contains {separator!r}, which stands between labels; give another "
+            f"--out {out}: the label {clash!r} contains {separator!r}, which separates labels; give another "
             f"--label-separator, such as {other!r}, or write .jsonl"
         )
     return Table("\t" if name.endswith(".tsv") else ",", separator)
@@ -71,8 +71,8 @@ class Table:
             header = self._line([self.key, *self.kept, "labels", "probabilities"])
         if strange := [name for name in carried if name not in self.kept]:
             raise AplcError(
-                f"line {document.line} of the input has {strange[0]!r}, which its first document has not "
-                f"({listed(self.kept)}): a table has the same columns in every row; name those to "
+                f"line {document.line} of the input has {strange[0]!r}, which its first document lacks "
+                f"({listed(self.kept)}): a table has the same columns in every row; name the columns to keep with "
                 "--keep, or write .jsonl"
             )
         return header + self._line(

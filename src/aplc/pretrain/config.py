@@ -34,7 +34,7 @@ class SizeConfig(EncoderConfig):
 @dataclass(kw_only=True, frozen=True)
 class ObjectiveConfig:
     one_in: int = 6
-    """The paper's K: one token in so many is predicted."""
+    """The paper's K: one token in this many is predicted."""
     max_span: int = 5
     """Words of the longest span of targets; a span of n words is n times as rare as one of a single word."""
 
@@ -56,7 +56,7 @@ class ScheduleConfig(StepsConfig):
     weight_decay: float = 0.01
     adam_epsilon: float = 1e-6
     evaluate_steps: int = 1_000
-    """The held-out loss every so many steps, and at the end; the encoder is saved where it is the best so far."""
+    """The held-out loss every this many steps, and at the end; the encoder is saved where it is the best so far."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -52,7 +52,7 @@ class PretrainingRun(loop.Run):
         return self.train.epoch(epoch, start=start)
 
     def losses(self, batch: PermutationBatch) -> Iterator[tuple[Tensor, float]]:
-        """This process' segments, worked off in `train.accumulate` parts."""
+        """This process' segments, processed in `train.accumulate` parts."""
         first, last = own_segments(len(batch))
         parts = np.linspace(first, last, min(self.config.train.accumulate, last - first) + 1).astype(int)
         memories = []

@@ -125,7 +125,7 @@ def _queue_errors() -> Any:
     except QueueFullError:
         raise RefusalError(429, "The queue is full; try again in a second.", retry_after="1") from None
     except ClosedError:
-        raise RefusalError(503, "The server is shutting down; ask another one.", retry_after="5") from None
+        raise RefusalError(503, "The server is shutting down; try again later.", retry_after="5") from None
 
 
 def _json(value: Any) -> Response:
@@ -205,7 +205,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/labels", response_model=schema.Labels, responses=schema.problems(401, 422))
     def find_labels(
-        query: Annotated[str, Query(max_length=200, description="A part of the name, in any case.")] = "",
+        query: Annotated[str, Query(max_length=200, description="Part of a name, in upper or lower case.")] = "",
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
         offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
     ) -> Response:
@@ -229,8 +229,8 @@ def _refusal_response(error: Exception) -> Response:
         refusal = RefusalError(422, _sentence(error))
     elif isinstance(error, HTTPException):
         cures = {
-            404: "There is no such page; /docs lists the pages there are.",
-            405: "This page does not accept this method; /docs lists those it accepts.",
+            404: "There is no such page; /docs describes the API.",
+            405: "This page does not accept this method; /docs lists the methods of each page.",
         }
         status, words = error.status_code, cures.get(error.status_code, str(error.detail))
         if status == 400:  # bytes that are not UTF-8, or brackets nested too deeply for the parser

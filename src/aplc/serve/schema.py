@@ -90,7 +90,7 @@ class Word(BaseModel):
 
 class Explained(BaseModel):
     label: str
-    probability: float = Field(description="For the part of the text that the model reads, before calibration.")
+    probability: float = Field(description="For the part of the text that the model reads, calibrated as in /tag.")
     read: int = Field(description="Characters that were explained: those the model reads, and at most 32,768.")
     words: list[Word]
 

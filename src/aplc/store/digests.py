@@ -1,8 +1,8 @@
-"""A model folder knows the digests of its files, so that damage is noticed: a file sorted by an editor, a half copy.
+"""config.json has a digest of each file, so that damage is noticed (a file sorted by an editor, an incomplete copy).
 
-They are in config.json under "files". `changing` takes them out before files are replaced and puts new ones in at the
-end, so that a crash in between leaves a folder that loads, unchecked; as folders do that have no digests at all. It is
-no protection against people, who can write digests too: `safety.py` and `nn/checked.py` trust none of them.
+`changing` removes the digests before files are replaced and writes new ones at the end; after a crash in between the
+folder still loads, unchecked, like one without digests. This does not protect against attackers, who can write digests
+too.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ def changing(folder: Path) -> Iterator[None]:
 
 
 def _states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """The files that are there; what is written anew has another state."""
+    """The files that exist; a file that is written again has another state."""
     found: dict[str, tuple[int, ...]] = {}
     for name in DIGESTED:
         if (folder / name).is_file():
@@ -83,7 +83,7 @@ def damage(folder: Path, settings: dict[str, Any]) -> dict[str, str]:
     for name in DIGESTED:
         path = folder / name
         if name in noted and not path.is_file():
-            found[name] = "is no file" if path.exists() else "is missing"
+            found[name] = "is not a regular file" if path.exists() else "is missing"
         elif name in noted and _digest(path) != noted[name]:
             found[name] = "has changed since the model was saved"
     return found
@@ -100,5 +100,5 @@ def check_digests(folder: Path, settings: dict[str, Any]) -> None:
     if WEIGHT_FILES & found.keys():
         cure += ", or train again into another --out"
     elif (folder / RUN_FILE).is_file() and settings["label_set"].get("version", 1) == 1:
-        cure += ", or run the aplc train command that made it with --resume, which writes it anew"
+        cure += ", or run the aplc train command that made it with --resume, which rewrites it"
     raise ModelError(f"{folder / name}: {what}{others}; {cure}")

@@ -110,7 +110,7 @@ def replace_folder(path: Path, before: TrainedTagger, after: TrainedTagger, out:
     """Put a changed tagger in the place of the one it was made from, in one step; or into a new folder `out`."""
     if out is not None:
         if out.exists():
-            raise ModelError(f"{out}: is there already; choose another --out")
+            raise ModelError(f"{out}: already exists; choose another --out")
         with new_folder(out) as temporary:
             save_tagger(after, temporary)
         return
@@ -140,7 +140,8 @@ def check_free(folder: Path) -> None:
         _read_settings(folder)
     except ModelError:
         raise ModelError(
-            f"{taken[0]}: is there already, is not of a model folder, and would be replaced; choose another folder"
+            f"{taken[0]}: already exists, does not belong to a model folder, and would be replaced; choose another "
+            "folder"
         ) from None
 
 

@@ -24,7 +24,7 @@ def fetch_model(name: str | Path) -> Path:
 def push_model(folder: Path, name: str, *, private: bool, message: str) -> str:
     """Upload a model folder; returns its address."""
     if not is_hub_name(name):
-        raise ModelError(f"{name!r} is no name on the hub; write it as user/model")
+        raise ModelError(f"{name!r} is not a name on the hub; write it as user/model")
     from huggingface_hub import HfApi
 
     api = HfApi()

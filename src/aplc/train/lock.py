@@ -1,4 +1,4 @@
-"""One run at a time in a folder: the second is refused at once, and told who is there.
+"""One run at a time in a folder: a second one is refused at once, naming the process that holds the folder.
 
 The system drops the lock with the process that holds it, so that one left by a dead process does not block. Who holds
 it is noted in a file beside the lock's own, which locking may empty.

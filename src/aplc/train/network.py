@@ -69,7 +69,7 @@ class TrainingRun(loop.Run):
         return self.train.epoch(epoch, start=start)
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, float]]:
-        """The batch is shared out among the processes, each share worked off in `train.accumulate` parts."""
+        """The batch is shared out among the processes, each share processed in `train.accumulate` parts."""
         config, device, weigh = self.config.train, world().device, self.model.clusters.loss_weight
         whole = weigh(batch.labels)
         filler = batch.split(len(batch))[0].to(device)
@@ -180,7 +180,7 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)
         if lost and WEIGHTS not in lost:
-            screen.say(f"writing anew what is damaged or missing: {', '.join(lost)}")
+            screen.say(f"rewriting damaged or missing files: {', '.join(lost)}")
             save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)
         world().barrier()
         return

@@ -26,7 +26,7 @@ LEARNED_AT_ONCE = 512
 """New labels learned at a time."""
 ITERATIONS = 100
 FEW, REFITS = 10, 100
-"""Labels of so few examples are learned once more without each of them, in so many regressions at most."""
+"""Labels of at most `FEW` examples are learned once more without each of them, in at most `REFITS` regressions."""
 
 Advance = Callable[[int], None]
 

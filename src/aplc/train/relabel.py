@@ -25,7 +25,7 @@ MAX_OTHERS = 20_000
 LEAST_OTHERS = 1_000
 """Where there are fewer, names of the model's other labels stand in for documents about something else."""
 REPORTED, UNSURE = 5, 0.5
-"""At most so many labels are named whose examples, left out, are less probable than this."""
+"""At most `REPORTED` labels are named whose examples, left out, are less probable than `UNSURE`."""
 
 Advance = Callable[[int], None]
 
@@ -40,8 +40,8 @@ def add_labels(
 ) -> TrainedTagger:
     """The model with labels it did not have, learned from documents that carry them and from others that don't.
 
-    A label without an example starts from its name, as if it were a text. `advance` hears of each document encoded,
-    `say` of labels that have too few examples to be found.
+    A label without an example starts from its name, as if it were a text. `advance` is called after each
+    document encoded, `say` with labels that have too few examples to be found.
     """
     require(trained.model.kind, "add_labels")
     names = list(dict.fromkeys(names))

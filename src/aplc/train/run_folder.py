@@ -41,9 +41,9 @@ class RunFolder:
                 f"{path}: holds a run already; go on with --resume, choose another --out, or delete it first"
             )
         if not started and (path / CONFIG).is_file():
-            raise RunError(f"{path}: holds a model that is no run to go on with; choose another --out")
+            raise RunError(f"{path}: holds a model, but no run that can be resumed; choose another --out")
         if not started and (own := [name for name in (CARD, NAMES, TOKENIZER, WEIGHTS) if (path / name).exists()]):
-            raise RunError(f"{path / own[0]}: is there already and would be replaced; choose another --out")
+            raise RunError(f"{path / own[0]}: already exists and would be replaced; choose another --out")
         return cls(path, started, resume)
 
     def check(self, identity: dict[str, Any]) -> None:
@@ -62,7 +62,8 @@ class RunFolder:
                     differences.append(f"{section}.{name} was {old!r} and is {value!r}")
         if differences:
             raise RunError(
-                f"{self.path}: can't resume, {'; '.join(differences)}. Use the settings of before, or another --out"
+                f"{self.path}: can't resume, {'; '.join(differences)}. Use the same settings as before, or another "
+                "--out"
             )
 
     def begin(self, identity: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The words model: a label's score is a weighted sum of a document's words and word pairs, and nothing else.
 
-The idea: on a CPU, and where labels have few examples, that a word occurs says more than what a small network makes of
-its sentence. Words and pairs are weighted by TF-IDF; a label's weights come from ridge regression (`ridge.py`), and
+The idea: on a CPU, and for labels with few examples, single words tell more than what a small network makes of the
+sentence. Words and pairs are weighted by TF-IDF; a label's weights come from ridge regression (`ridge.py`), and
 most of them are small enough to be left out. A label's curve (`curves.py`) turns its score s into a logit,
 a + b s + c s^2. The price: what takes more than two words to say, and the meaning of words that training never saw, is
 lost.
@@ -210,8 +210,8 @@ def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: {name} has NaN or infinite values")
     if start[0] != 0 or start[-1] != len(label) or (start[1:] < start[:-1]).any():
-        raise ModelError(f"{path}: the words' weights don't fit together; the model is damaged")
+        raise ModelError(f"{path}: row offsets of the weights are inconsistent; the model is damaged")
     if len(label) and (label.min() < 0 or label.max() >= n_labels):
         raise ModelError(f"{path}: has weights for labels beyond the {n_labels:,} there are; the model is damaged")
     if (bucket[1:] <= bucket[:-1]).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
-        raise ModelError(f"{path}: the words' hash buckets must rise; the model is damaged")
+        raise ModelError(f"{path}: hash buckets must be in increasing order; the model is damaged")
