@@ -4,7 +4,6 @@ import math
 import os
 from pathlib import Path
 
-
 _rank = 0
 
 

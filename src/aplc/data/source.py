@@ -81,10 +81,6 @@ class TrainingData:
     valid_rows: NDArray[np.int64]
     """Numbers of the documents held out: of the dev part where there is one, else of the training part."""
 
-    @property
-    def valid_part(self) -> Part:
-        return "dev" if self.source.dev else "train"
-
     def held_out(self) -> Iterator[Document]:
         """The held-out documents, read again."""
         if self.source.dev:
