@@ -298,7 +298,6 @@ def _probe(
         out=Path("never written"),
         screen=Screen(quiet=True),
         config=config,
-        model=model,
         labels=seen.labels,
         n_documents=seen.n_documents,
         train=Batches(cache, np.arange(len(cache)), model.collator, train.batch_size, train.seed),
