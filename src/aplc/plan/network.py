@@ -209,7 +209,13 @@ def plan(
     screen = screen or Screen(quiet=True)
     sample_size = max(SAMPLE, POOL * config.train.batch_size)
     with screen.bar("counting labels") as advance:
-        seen = survey(source.train(), sample_size=sample_size, min_count=config.data.min_count, advance=advance)
+        seen = survey(
+            source.train(),
+            sample_size=sample_size,
+            min_count=config.data.min_count,
+            name=source.name,
+            advance=advance,
+        )
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:
         cache = DocumentCache.build(

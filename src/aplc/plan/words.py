@@ -85,7 +85,13 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     with screen.bar("counting labels") as advance:
-        seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
+        seen = survey(
+            source.train(),
+            sample_size=SAMPLE,
+            min_count=config.data.min_count,
+            name=source.name,
+            advance=advance,
+        )
     n_labels = len(seen.labels)
     entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)

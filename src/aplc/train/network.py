@@ -24,9 +24,9 @@ from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
+from aplc.nn.weights import WEIGHTS
 from aplc.predict.search import predict_batches
 from aplc.store.folder import lost_files, save_frame, save_weights
-from aplc.store.safety import WEIGHTS
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.optim import Optimizers
@@ -116,7 +116,7 @@ class TrainingRun(loop.Run):
             )
         self.network.train()
         metrics = Metrics(self.labels.counts, n_documents=self.n_documents)
-        metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), np.concatenate(truth))
+        metrics.update_lists(ids, probs, truth)
         return metrics.result()
 
     def bar(self) -> contextlib.AbstractContextManager[Any]:
