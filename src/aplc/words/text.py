@@ -48,7 +48,7 @@ def count_words(texts: Sequence[str]) -> sparse.csr_array:
 
 
 def entries_of(texts: Sequence[str]) -> list[NDArray]:
-    """The same, an array of `ENTRY` for each text."""
+    """`count_words` as an array of `ENTRY` for each text."""
     counts = count_words(texts)
     entries = np.empty(counts.nnz, dtype=ENTRY)
     entries["bucket"], entries["count"] = counts.indices, np.minimum(counts.data, np.iinfo(np.uint16).max)
