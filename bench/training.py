@@ -116,7 +116,6 @@ def aplc_step(cache: DocumentCache, tokenizer: Tokenizer, n_labels: int, steps: 
         out=Path("unused"),
         screen=Screen(quiet=True),
         config=CONFIG,
-        model=model,
         labels=LabelSet((), np.empty(0, dtype=np.int64)),  # for validation, which is not measured
         n_documents=len(cache),
         train=batches,

@@ -6,6 +6,7 @@ import socket
 import hypothesis
 import pytest
 
+import browser
 from helpers import SMALL, topic_rows, write_rows
 
 os.environ["OMP_NUM_THREADS"] = "1"  # test processes share the cores; read when torch is first imported
@@ -69,6 +70,16 @@ def threads():
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A real browser, with a page open."""
+    if not browser.find():
+        pytest.skip("no chromium: apt-get install --no-install-recommends chromium")
+    opened = browser.Browser()
+    yield opened
+    opened.close()
 
 
 @pytest.fixture

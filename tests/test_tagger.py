@@ -102,3 +102,13 @@ def test_damaged_folder_is_refused(tagger, tmp_path, name, damage):
 
 def edit(path, **changes):
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_script_under_torchrun_keeps_the_files_of_every_process(tmp_path, monkeypatch):
+    """It has not joined the others: each process works alone, and nobody else would write its files."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    rows = topic_rows(50, seed=3)
+    tagger = Tagger("words").fit([row["text"] for row in rows], [row["labels"] for row in rows])
+    tagger.save_pretrained(tmp_path / "model")
+    assert Tagger.from_pretrained(tmp_path / "model").predict(TEXTS) == tagger.predict(TEXTS)

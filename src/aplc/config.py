@@ -167,8 +167,8 @@ class StepsConfig:
         check("train", "seed", self.seed, 0 <= self.seed < 1 << 32, "at least 0 and below 2^32")
         for name in ("adam_epsilon", "clip_norm"):
             check("train", name, getattr(self, name), getattr(self, name) > 0, "above 0")
-        divides = self.accumulate <= self.batch_size
-        check("train", "accumulate", self.accumulate, divides, f"at most train.batch_size = {self.batch_size}")
+        fits = self.accumulate <= self.batch_size
+        check("train", "accumulate", self.accumulate, fits, f"at most train.batch_size = {self.batch_size}")
 
 
 @dataclass(kw_only=True, frozen=True)

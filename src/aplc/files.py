@@ -145,13 +145,18 @@ def new_folder(folder: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
     try:
         yield temporary
-        for file in filter(Path.is_file, temporary.iterdir()):
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
+        flush_files(temporary)
         temporary.chmod(0o777 & ~_umask())  # mkdtemp makes it private
         os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def flush_files(folder: Path) -> None:
+    """Wait until a folder's own files are on the disk: before that, a rename may outlive a crash that they don't."""
+    for file in filter(Path.is_file, folder.iterdir()):
+        with file.open("rb") as written:
+            os.fsync(written.fileno())
 
 
 def _link(source: str, target: str) -> None:
@@ -208,7 +213,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         tree = json.loads(path.read_text("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path}: not JSON ({error})") from None
+        raise ModelError(f"{path}: not JSON ({error}), so it is damaged; copy the whole folder again") from None
     if not isinstance(tree, dict):
         raise ModelError(f"{path}: must hold one JSON object")
     return tree

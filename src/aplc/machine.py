@@ -4,10 +4,21 @@ import math
 import os
 from pathlib import Path
 
+_rank = 0
+
+
+def set_rank(rank: int) -> None:
+    """`nn.distributed.launched` says which of the processes that have joined this one is."""
+    global _rank  # noqa: PLW0603
+    _rank = rank
+
 
 def is_main_process() -> bool:
-    """False in all but the first of the processes that `torchrun` starts."""
-    return n_processes() == 1 or os.environ.get("RANK", "0") == "0"
+    """False in all but the first of the processes that have joined (`nn.distributed.launched`).
+
+    A script that `torchrun` starts has not joined: each of its processes works alone, and keeps its own files.
+    """
+    return _rank == 0
 
 
 def n_processes() -> int:

@@ -22,21 +22,19 @@ from aplc.data.inputs import Labels, read_labelled, read_texts
 from aplc.data.source import Source
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
+from aplc.evaluate.run import DEPTH
 from aplc.models.trained import TrainedTagger
 from aplc.predict.decide import Rule
 from aplc.predict.search import decide_documents, predict_documents
 from aplc.store.folder import check_free, load_tagger, save_tagger
 from aplc.store.hub import fetch_model, push_model
+from aplc.train.network import SCORE
 from aplc.train.relabel import add_labels
 from aplc.train.run import train
 from aplc.train.update import update
 
 Tags = list[tuple[str, float]]
 """(label, probability), best first."""
-
-SCORE = "nDCG@5"
-"""What `score` gives: it looks at all five places of a list and weighs the first ones most."""
-DEPTH = 100
 
 
 class Tagger(BaseEstimator):  # type: ignore[misc]
@@ -166,8 +164,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         unseen: dict[str, int] = {}
         for block, ids, probs in predict_documents(trained, documents, min(5, len(trained.labels))):
             truth = [trained.labels.encode_all(document.labels, unseen) for document in block]
-            flat = np.array([i for row in truth for i in row], dtype=np.int64)
-            metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), flat)
+            metrics.update_lists(ids, probs, truth)
         if not metrics.n_evaluated:
             raise AplcError("score: no texts to score")
         return metrics.result()[SCORE]

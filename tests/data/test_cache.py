@@ -1,6 +1,8 @@
 """Guards the cache of documents: it holds what was encoded, and is never stale or half-built."""
 
+import os
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -52,6 +54,22 @@ def test_cache_holds_records(tmp_path):
     for _ in range(2):  # built, then read
         cache = build(tmp_path / "cache", documents(), encode=letters_of, dtype=PAIR)
         assert [cache.document(i)[0].tolist() for i in range(4)] == [pairs.tolist() for pairs in letters_of(TEXTS)]
+
+
+def test_files_are_on_the_disk_before_the_cache_has_its_name(tmp_path, monkeypatch):
+    flushed, fsync = set(), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (flushed.add(os.fstat(file).st_ino), fsync(file)))
+    rename = os.rename
+    unsafe = []
+
+    def checked(source, target):
+        unsafe.extend(path.name for path in Path(source).iterdir() if path.stat().st_ino not in flushed)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", checked)
+    build(tmp_path / "cache", documents())
+    assert unsafe == []
+    assert (tmp_path / "cache").is_dir()
 
 
 def test_cache_is_built_once_for_a_corpus_an_encoding_and_a_label_set(tmp_path):

@@ -6,6 +6,8 @@ import io
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from aplc.data.columns import BadRow, Columns, split_labels
 from aplc.data.corpus import Corpus
@@ -112,6 +114,9 @@ def test_list_in_blocks_matches_json_loads(block):
         ('[{"a": 1},\n{"b" 2}]', "line 2: not JSON: Expecting ':' delimiter"),
         ('[{"a": 1}\n{"b": 2}]', "line 2: expected ',' or ']'"),
         ('[{"a": 1}, ', "line 1: not JSON"),
+        ('[{"a": 1},\n{"b": 2},\n{"c" 3}]\n\n\n', "line 3: not JSON: Expecting ':' delimiter"),
+        ('[{"a": 1},\n{"b":\n"2\n"}]', "line 3: not JSON: Invalid control character"),
+        ('[{"a": 1},\n{"b": 2},\n{"c": "3', "line 3: not JSON: Unterminated string"),
         ('[{"a": 1}] x', "line 1: there is more after the list"),
         ('"a"', "one list of objects"),
         ('{"data": {"rows": [1]}}', "one object, not a list"),
@@ -123,6 +128,28 @@ def test_file_that_is_no_list_is_refused(text, words, block):
     with pytest.raises(CorpusError) as error:
         list(read_list("a.json", io.BytesIO(text.encode()), block=block))
     assert words in str(error.value)
+
+
+def test_rest_of_the_file_is_not_read_after_a_syntax_error():
+    text = b'[{"a" 1}, ' + b'{"a": 1}, ' * 100_000
+    stream = io.BytesIO(text)
+    read, stream.close = stream.tell, lambda: None  # the reader closes what it is given
+    with pytest.raises(CorpusError, match="line 1: not JSON: Expecting ':' delimiter"):
+        list(read_list("a.json", stream, block=100))
+    assert read() < len(text) / 10
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(), lambda own: st.lists(own) | st.dictionaries(st.text(), own)
+)
+
+
+@given(st.lists(VALUES))
+def test_what_a_block_cuts_off_is_read_on(rows):
+    text = json.dumps([{"value": row} for row in rows])
+    for block in (1, 2, 3, 5, 8, 13):
+        found = list(read_list("a.json", io.BytesIO(text.encode()), block=block))
+        assert json.dumps(found) == text
 
 
 def test_bad_row_of_a_list_has_its_number(tmp_path):

@@ -5,7 +5,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-import browser
 from aplc.config import Config
 from aplc.evaluate.report import render_report, write_report
 from evaluations import make_evaluation
@@ -106,15 +105,6 @@ def test_same_evaluation_gives_the_same_page(evaluation, page):
 def test_tiny_label_sets_work(names, tmp_path):
     write_report(tmp_path / "r.html", make_evaluation(names, n=2), model="m", corpus="c", part="test")
     assert "only" in (tmp_path / "r.html").read_text() or len(names) > 1
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if not browser.find():
-        pytest.skip("no chromium: apt-get install --no-install-recommends chromium")
-    opened = browser.Browser()
-    yield opened
-    opened.close()
 
 
 def test_chromium_would_notice_requests_and_errors(chromium, tmp_path):

@@ -13,15 +13,15 @@ from aplc.config import Config
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source
 from aplc.errors import ModelError
-from aplc.models.base import KINDS, Deferred, LabelModel, require, trainable
+from aplc.models.base import KINDS, Deferred, LabelModel, function_for, require, training_of
 from aplc.models.network import TaggingModel
 from aplc.store.folder import load_tagger
 from aplc.train.run import train
 from aplc.words.model import WordsModel
 from helpers import aplc, fails, ok
 
-FUNCTIONS = [(name, entry, value) for name, kind in KINDS.items() for entry, value in vars(kind).items()
-             if isinstance(value, Deferred)]  # fmt: skip
+FUNCTIONS = [(name, entry, value) for name, kind in KINDS.items() for part in (kind, kind.training) if part
+             for entry, value in vars(part).items() if isinstance(value, Deferred)]  # fmt: skip
 REFUSALS = [(name, ability) for name, kind in KINDS.items() for ability in kind.cannot]
 TEXTS = ["violin and rain", "a dog in the snow", "", "bread soup cheese " * 200]
 
@@ -36,9 +36,10 @@ def test_an_ability_comes_with_its_function_and_a_function_with_its_ability(kind
     entry = KINDS[kind]
     for ability in ("learn", "add_labels", "export"):
         assert (getattr(entry, ability) is not None) == (ability in entry.abilities), ability
+        if ability in entry.abilities:
+            assert function_for(kind, ability) is getattr(entry, ability)
     for ability in ("distribute", "clusters"):
-        assert entry.fit is not None or ability not in entry.abilities, ability
-    assert (entry.fit is None) == (entry.plan is None)
+        assert entry.training is not None or ability not in entry.abilities, ability
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,9 +69,9 @@ def of_kind(kind):
 
 
 def test_an_exported_model_is_not_trained():
-    assert trainable(of_kind("words")) is KINDS["words"]
+    assert training_of(of_kind("words")) is KINDS["words"].training
     with pytest.raises(ModelError, match=r"model.kind = 'exported' .*; choose one of network, words$"):
-        trainable(of_kind("exported"))
+        training_of(of_kind("exported"))
 
 
 def test_training_an_exported_model_fails_in_one_line(corpus, tmp_path):

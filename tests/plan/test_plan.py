@@ -23,6 +23,7 @@ from aplc.plan.budget import Sizes, suggest
 from aplc.plan.network import cut_picture, plan
 from aplc.plan.probe import Activations, _kept_bytes, measure_activations
 from aplc.plan.units import duration, in_bytes
+from aplc.plan.words import _entries
 from aplc.store.folder import load_tagger
 from helpers import aplc, as_options, ok, topic_rows, write_rows
 
@@ -234,3 +235,9 @@ def test_command_plans_a_words_model(corpus, tmp_path):
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["labels"] == 6
     assert figures["memory_bytes"]["fits"]
+
+
+def test_words_are_counted_as_the_model_reads_them():
+    """A character each in scripts without spaces between words, and without the punctuation around them."""
+    assert _entries(Document("猫和狗和猫")) == 3 + 4 / 2
+    assert _entries(Document("Cat, (cat) dog.")) == 2 + 2 / 2

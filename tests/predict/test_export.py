@@ -15,10 +15,10 @@ from aplc.data.batches import Collator
 from aplc.data.template import Template
 from aplc.errors import ModelError
 from aplc.models import graphs
-from aplc.models.base import LabelModel
+from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH, LabelModel
 from aplc.models.graphs import int8_rows, quantise, save_graph, to_graphs
 from aplc.models.network import TaggingModel
-from aplc.models.onnx import CLUSTERS, ENCODER, OnnxModel
+from aplc.models.onnx import OnnxModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.predict.export import export
 from aplc.store.folder import load_tagger, save_tagger
@@ -149,7 +149,7 @@ def test_an_exported_model_has_all_that_label_models_have(exported):
 
 def test_int8_is_a_quarter_and_close(int8):
     out, parity = int8
-    sizes = {name: (out / name).stat().st_size for name in (ENCODER, CLUSTERS)}
+    sizes = {name: (out / name).stat().st_size for name in (ENCODER_GRAPH, CLUSTERS_GRAPH)}
     assert parity.bytes_exported == sum(sizes.values())
     before, after = parity.precision["P@5"]
     assert abs(before - after) <= 0.01
@@ -167,7 +167,7 @@ def test_int8_rows_match_reference(axis):
     assert np.abs(undone - weights).max() <= np.abs(weights).max() / 254 + 1e-7
 
 
-@pytest.mark.parametrize("name", [ENCODER, CLUSTERS])
+@pytest.mark.parametrize("name", [ENCODER_GRAPH, CLUSTERS_GRAPH])
 @pytest.mark.parametrize("damage", ["cut", "empty", "noise", "swapped", "missing"])
 def test_damaged_export_is_refused_in_one_line(exported, tmp_path, name, damage):
     folder = shutil.copytree(exported[0], tmp_path / "onnx")
@@ -175,7 +175,7 @@ def test_damaged_export_is_refused_in_one_line(exported, tmp_path, name, damage)
     if damage == "missing":
         path.unlink()
     elif damage == "swapped":
-        path.write_bytes((folder / (CLUSTERS if name == ENCODER else ENCODER)).read_bytes())
+        path.write_bytes((folder / (CLUSTERS_GRAPH if name == ENCODER_GRAPH else ENCODER_GRAPH)).read_bytes())
     else:
         path.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "noise": b"\x07" * 5000}[damage])
     done = aplc("predict", folder, "-", "--out", tmp_path / "x.jsonl", stdin='{"text": "cat"}\n')

@@ -97,7 +97,7 @@ def test_the_unigram_baseline_is_what_a_model_without_context_gets(texts, tmp_pa
         if name != "lm_loss.bias":
             torch.nn.init.zeros_(parameter)
     running = PretrainingRun(
-        network=model, config=settings, model=model, train=prepared.train, valid=prepared.valid, screen=Recorder(),
+        network=model, config=settings, train=prepared.train, valid=prepared.valid, screen=Recorder(),
         out=tmp_path, optimizers=None, steps=settings.train, progress=Progress(), baseline=0.0, save=None,
     )  # fmt: skip
     baseline = baseline_loss(prepared.valid, prepared.unigram)

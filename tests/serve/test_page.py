@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-import browser
 from aplc.data.labels import LabelSet
 from aplc.serve.app import Service, make_app
 from aplc.serve.server import Server, listen
@@ -33,15 +32,6 @@ def address(trained):
     yield f"http://127.0.0.1:{port}"
     server.should_exit = True
     thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    if not browser.find():
-        pytest.skip("no chromium: apt-get install --no-install-recommends chromium")
-    opened = browser.Browser()
-    yield opened
-    opened.close()
 
 
 def wait_for(chromium, condition):

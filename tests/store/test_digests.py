@@ -38,6 +38,13 @@ def test_damaged_file_is_named(model, name):
     fails(done, f"{model / name}: is missing", "copy the whole folder again")
 
 
+def test_damaged_configuration_is_named_with_a_cure(model):
+    path = model / "config.json"
+    path.write_text(path.read_text()[:-10])
+    with pytest.raises(ModelError, match=r"config.json: not JSON .*damaged; copy the whole folder again"):
+        load_tagger(model)
+
+
 def test_sorted_labels_and_half_a_copy(words, tmp_path, corpus):
     half = shutil.copytree(words, tmp_path / "half", ignore=lambda *_: ["model.safetensors"])
     done = aplc("evaluate", half, corpus)

@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from aplc.errors import RunError
+from aplc.store.folder import load_tagger, read_labels
+from aplc.train.lock import locked
 from aplc.train.run_folder import RunFolder
 from helpers import aplc, fails, ok, train_command, write
 
@@ -63,6 +65,37 @@ def test_two_runs_in_one_process_are_two(tmp_path):
     first, second = (RunFolder.open(tmp_path, resume=False) for _ in range(2))
     with first, pytest.raises(RunError, match=f"process {os.getpid()} on"), second:
         pass
+
+
+def test_labels_of_a_folder_that_is_written_to_are_not_changed(corpus, tmp_path):
+    out = tmp_path / "model"
+    ok(aplc("train", corpus, "--preset", "words", "--out", out))
+    before = read_labels(out).names
+    with locked(out):
+        for command in (
+            ["rename", out, "food", "meals"],
+            ["retire", out, "food"],
+            ["merge", out, "food", "--into", "rare"],
+        ):
+            fails(aplc("labels", *command), f"{out}: process {os.getpid()} on", "is writing to it")
+        ok(aplc("labels", "rename", out, "food", "meals", "--out", tmp_path / "other"))
+    assert read_labels(out).names == before
+    assert not list(out.glob(".*"))
+
+
+def test_lock_holds_until_the_labels_are_changed(corpus, tmp_path, monkeypatch):
+    """From before the model is read: what a run or another command leaves meanwhile would be lost."""
+    out, tried = tmp_path / "model", []
+    ok(aplc("train", corpus, "--preset", "words", "--out", out))
+
+    def load(folder):
+        tried.append(aplc("labels", "retire", out, "rare") if not tried else None)
+        return load_tagger(folder)
+
+    monkeypatch.setattr("aplc.store.folder.load_tagger", load)
+    ok(aplc("labels", "rename", out, "food", "meals"))
+    fails(tried[0], "is writing to it")
+    assert read_labels(out).retired == frozenset()
 
 
 @pytest.mark.slow

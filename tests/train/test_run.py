@@ -176,6 +176,26 @@ def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
             run(corpus, tmp_path / "out", resume=resume)
 
 
+@pytest.mark.parametrize(
+    "name", ["evaluation.json", "calibration.json", "label_counts.npy", "README.md", "metrics.jsonl"]
+)
+def test_files_of_others_are_not_replaced(corpus, tmp_path, name):
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(RunError, match=f"{name}: is there already and would be replaced; choose another --out"):
+        run(corpus, tmp_path)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+def test_run_of_a_version_that_lacks_a_setting_is_not_resumed(corpus, tmp_path):
+    run(corpus, tmp_path / "out", "train.epochs=1")
+    path = tmp_path / "out" / "run.json"
+    noted = json.loads(path.read_text())
+    del noted["config"]["train"]["clip_norm"]
+    path.write_text(json.dumps(noted))
+    with pytest.raises(RunError, match=r"an earlier version of aplc.* had no train.clip_norm.* another --out"):
+        run(corpus, tmp_path / "out", "train.epochs=1", resume=True)
+
+
 def test_resume_without_a_run_starts_one(corpus, tmp_path):
     screen = Recorder()
     run(corpus, tmp_path / "out", "train.epochs=1", resume=True, screen=screen)

@@ -1,6 +1,7 @@
 """`aplc labels`: what a model's label set holds, and changes to it that need no new training."""
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,28 +72,27 @@ def add(
     from aplc.data.corpus import Corpus
     from aplc.errors import AplcError
     from aplc.predict.decide import read_names
-    from aplc.store.folder import load_tagger
     from aplc.train.relabel import add_labels
 
     if examples is None and names is None:
         raise AplcError("labels add: give a corpus with examples, or --names FILE")
     corpus = None if examples is None else Corpus.open(examples, columns=columns)
-    trained = load_tagger(model)
 
     def documents() -> "Iterable[Document]":
         return [] if corpus is None else corpus.documents("train")
 
-    if names:
-        new = read_names(names)
-    else:
-        known = trained.labels.index.keys() | trained.labels.retired
-        new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
-    screen = Screen()
-    with screen.bar("encoding examples") as advance:
-        changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
-    lacking = int((changed.labels.counts[-len(new) :] == 0).sum())
-    note = f", {lacking:,} of them from their names alone" if lacking else ""
-    _save(model, trained, changed, out, f"added {len(new):,} labels{note}")
+    with _open(model, out) as trained:
+        if names:
+            new = read_names(names)
+        else:
+            known = trained.labels.index.keys() | trained.labels.retired
+            new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
+        screen = Screen()
+        with screen.bar("encoding examples") as advance:
+            changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
+        lacking = int((changed.labels.counts[-len(new) :] == 0).sum())
+        note = f", {lacking:,} of them from their names alone" if lacking else ""
+        _save(model, trained, changed, out, f"added {len(new):,} labels{note}")
 
 
 @app.command()
@@ -103,11 +103,10 @@ def rename(
     out: OutOption = None,
 ) -> None:
     """Give a label another name. The old name still works in corpora and lists."""
-    from aplc.store.folder import load_tagger
     from aplc.train.relabel import rename_label
 
-    trained = load_tagger(model)
-    _save(model, trained, rename_label(trained, old, new), out, f"renamed {old} to {new}")
+    with _open(model, out) as trained:
+        _save(model, trained, rename_label(trained, old, new), out, f"renamed {old} to {new}")
 
 
 @app.command()
@@ -118,11 +117,10 @@ def merge(
     out: OutOption = None,
 ) -> None:
     """Make labels part of another one. This can't be undone: keep the old model by giving --out."""
-    from aplc.store.folder import load_tagger
     from aplc.train.relabel import merge_labels
 
-    trained = load_tagger(model)
-    _save(model, trained, merge_labels(trained, names, into), out, f"merged {', '.join(names)} into {into}")
+    with _open(model, out) as trained:
+        _save(model, trained, merge_labels(trained, names, into), out, f"merged {', '.join(names)} into {into}")
 
 
 @app.command()
@@ -132,11 +130,21 @@ def retire(
     out: OutOption = None,
 ) -> None:
     """Stop predicting labels. This can't be undone: keep the old model by giving --out."""
-    from aplc.store.folder import load_tagger
     from aplc.train.relabel import retire_labels
 
-    trained = load_tagger(model)
-    _save(model, trained, retire_labels(trained, names), out, f"retired {', '.join(names)}")
+    with _open(model, out) as trained:
+        _save(model, trained, retire_labels(trained, names), out, f"retired {', '.join(names)}")
+
+
+@contextlib.contextmanager
+def _open(path: Path, out: Path | None) -> "Iterator[TrainedTagger]":
+    """The tagger to change; one that is changed in its place is locked, against a run or another change."""
+    from aplc.store.folder import load_tagger
+    from aplc.train.lock import locked
+
+    in_place = out is None and path.is_dir()
+    with locked(path) if in_place else contextlib.nullcontext():
+        yield load_tagger(path)
 
 
 def _save(path: Path, before: "TrainedTagger", after: "TrainedTagger", out: Path | None, what: str) -> None:

@@ -34,11 +34,10 @@ def plan(
     config = Config.from_preset(preset).with_settings(set_ or [])
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened:
         from aplc.data.source import Source
-        from aplc.models.base import trainable
+        from aplc.models.base import training_of
 
-        limit, plan_run = None if memory is None else memory * 1e9, trainable(config).plan
-        assert plan_run is not None
-        planned = plan_run(Source.from_corpus(opened), config, memory=limit, screen=Screen())
+        limit = None if memory is None else memory * 1e9
+        planned = training_of(config).plan(Source.from_corpus(opened), config, memory=limit, screen=Screen())
     print(planned.render(), file=told)
     if json_file:
         output_json(json_file, planned.to_dict())

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.errors import CorpusError
-from aplc.files import write_json
+from aplc.files import flush_files, write_json
 
 VERSION = 2
 ENCODED_AT_ONCE = 1_000
@@ -92,6 +92,7 @@ class DocumentCache:
                 except CorpusError:  # the corpus must change, and with it the key
                     shutil.rmtree(temporary)
                     raise
+                flush_files(temporary)
                 os.rename(temporary, folder)
         return cls.load(folder)
 

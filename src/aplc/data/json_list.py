@@ -16,6 +16,8 @@ BLOCK = 1 << 20
 """Characters read at a time."""
 LOOKED_AT = 1 << 26
 """Characters of an object that are read in search of the list in it."""
+LONGEST = 12
+"""Characters of the longest thing that fails at its start when it is cut off: two escapes that make one character."""
 SPACE = " \t\r\n"
 
 
@@ -62,13 +64,14 @@ class _Window:
         """Forget what was read and take at least as much again as there is; False at the end of the file."""
         if self.ended:
             return False
+        found = self.stream.read(max(self.block, len(self.text) - self.at))
+        if not found:
+            self.ended = True
+            return False
         self.line += self.text.count("\n", 0, self.at)
-        self.text = self.text[self.at :]
+        self.text = self.text[self.at :] + found
         self.at = 0
-        found = self.stream.read(max(self.block, len(self.text)))
-        self.ended = not found
-        self.text += found
-        return bool(found)
+        return True
 
     def skip_space(self) -> bool:
         """Go to the next character that is not whitespace; False at the end of the file."""
@@ -87,13 +90,15 @@ class _Window:
                 value, end = self.decoder.raw_decode(self.text, self.at)
             except RecursionError:
                 raise self.error("nested too deeply") from None
-            except ValueError as error:
-                if self.more():
+            except json.JSONDecodeError as error:
+                # What the end of the text has cut off fails in its last characters, or as a string without an end.
+                cut_off = error.msg.startswith("Unterminated") or error.pos >= len(self.text) - LONGEST
+                if cut_off and self.more():
                     continue
-                if isinstance(error, json.JSONDecodeError):
-                    self.at = min(error.pos, len(self.text))
-                    raise self.error(f"not JSON: {error.msg}") from None
-                raise self.error(f"not JSON: {error}") from None  # a number with too many digits
+                self.at = min(error.pos, len(self.text))
+                raise self.error(f"not JSON: {error.msg}") from None
+            except ValueError as error:  # a number with too many digits
+                raise self.error(f"not JSON: {error}") from None
             if end == len(self.text) and self.more():  # a number may go on
                 continue
             self.at = end

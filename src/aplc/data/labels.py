@@ -47,9 +47,13 @@ class LabelSet:
             raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is not a label of this model")
 
     @classmethod
-    def from_counter(cls, counter: Counter[str], min_count: int = 1) -> "LabelSet":
+    def from_counter(cls, counter: Counter[str], min_count: int = 1, *, name: str = "the training part") -> "LabelSet":
+        """The labels of at least `min_count` documents; `name` is the file's, for messages."""
         if not counter:
-            raise CorpusError("no document has a label; rows need a list under 'labels', CSV files a column 'labels'")
+            raise CorpusError(
+                f"{name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
+                "if it has another name, say --labels-column NAME"
+            )
         kept = sorted(((-n, name) for name, n in counter.items() if n >= min_count))
         if not kept:
             most = max(counter.values())

@@ -81,10 +81,6 @@ class TrainingData:
     valid_rows: NDArray[np.int64]
     """Numbers of the documents held out: of the dev part where there is one, else of the training part."""
 
-    @property
-    def valid_part(self) -> Part:
-        return "dev" if self.source.dev else "train"
-
     def held_out(self) -> Iterator[Document]:
         """The held-out documents, read again."""
         if self.source.dev:
@@ -108,12 +104,7 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
     n_documents = check.documents
     if n_documents == 0:
         raise CorpusError(f"{source.name}: no documents to train on")
-    if not counter:
-        raise CorpusError(
-            f"{source.name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
-            "if it has another name, give --labels-column NAME"
-        )
-    labels = LabelSet.from_counter(counter, config.min_count)
+    labels = LabelSet.from_counter(counter, config.min_count, name=source.name)
     left_out = len(counter) - len(labels)
     screen.say(
         f"corpus: {n_documents:,} training documents, {len(labels):,} labels"

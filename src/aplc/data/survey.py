@@ -30,9 +30,14 @@ class Survey:
 
 
 def survey(
-    documents: Iterable[Document], *, sample_size: int, min_count: int = 1, advance: Callable[[], None] = lambda: None
+    documents: Iterable[Document],
+    *,
+    sample_size: int,
+    min_count: int = 1,
+    name: str = "the training part",
+    advance: Callable[[], None] = lambda: None,
 ) -> Survey:
-    """Read `documents` once. Labels of fewer than `min_count` documents are left out."""
+    """Read `documents` once. Labels of fewer than `min_count` documents are left out; `name` is for messages."""
     first_ids: dict[str, int] = {}
     ids, lengths = array("i"), array("i")
     sample = Reservoir[Document](sample_size)
@@ -44,10 +49,10 @@ def survey(
         sample.add(document)
         advance()
     if not lengths:
-        raise CorpusError("the training part has no documents")
+        raise CorpusError(f"{name}: no documents to train on")
     found = np.array(ids, dtype=np.int64)
     counts = np.bincount(found, minlength=len(first_ids)).tolist()
-    labels = LabelSet.from_counter(Counter(dict(zip(first_ids, counts, strict=True))), min_count)
+    labels = LabelSet.from_counter(Counter(dict(zip(first_ids, counts, strict=True))), min_count, name=name)
     rank = np.array([labels.index.get(name, -1) for name in first_ids])[found]
     document_of = np.repeat(np.arange(len(lengths)), lengths)[rank >= 0]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(document_of, minlength=len(lengths)))])

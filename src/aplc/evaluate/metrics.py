@@ -16,9 +16,10 @@ One rule for corner cases, scikit-learn's zero_division=0: 0 / 0 is 0. Formulas 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from aplc.evaluate.matching import Bools, Floats, Ints, Matches, match
 
@@ -188,6 +189,13 @@ class Metrics:
         for i, k in enumerate(self.ks):
             valid = matches.valid[:, :k]
             self._calibration[:, i] += self._bin(matches.prob[:, :k][valid], matches.hit[:, :k][valid])
+
+    def update_lists(
+        self, pred_ids: ArrayLike, pred_probs: ArrayLike, truth: Sequence[Sequence[int] | NDArray[np.integer]]
+    ) -> None:
+        """`update` with each document's true label ids as a list or an array."""
+        ids = np.fromiter(chain.from_iterable(truth), dtype=np.int64)
+        self.update(pred_ids, pred_probs, np.cumsum([0, *map(len, truth)]), ids)
 
     def result(self) -> dict[str, float]:
         """Every metric as a fraction between 0 and 1, by name: P@1, ..., coverage@5, ECE@5, micro-F1, macro-F1."""

@@ -45,7 +45,7 @@ DARK = {
 }
 SERIES = [LIGHT[f"series-{i}"] for i in range(1, 5)]
 MARKERS, LINES = "osD^", ["-", "--", "-.", ":"]
-KINDS = (".svg", ".png")
+SUFFIXES = (".svg", ".png")
 
 _STYLE: Any = {
     "svg.fonttype": "none",  # text as text: small, selectable, in the page's font
@@ -123,8 +123,8 @@ def save_picture(made: Figure, path: Path) -> None:
 
 def check_kind(path: Path) -> None:
     """Call it before the work that leads to the picture."""
-    if path.suffix.lower() not in KINDS:
-        raise AplcError(f"{path}: a picture's name must end in {' or '.join(KINDS)}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise AplcError(f"{path}: a picture's name must end in {' or '.join(SUFFIXES)}")
 
 
 def thin(n: int, most: int = 400) -> np.ndarray:

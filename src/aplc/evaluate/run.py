@@ -172,13 +172,11 @@ class Evaluator:
     ) -> None:
         """Add a block of predictions; `before`: ids and probabilities before calibration."""
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
-        indptr = np.cumsum([0, *map(len, truth)])
-        flat = np.array([i for row in truth for i in row], dtype=np.int64)
-        self.metrics.update(ids, probs, indptr, flat)
+        self.metrics.update_lists(ids, probs, truth)
         if before is not None:
-            self.before.update(*before, indptr, flat)
+            self.before.update_lists(*before, truth)
         shape = (len(block), len(self.prior))
-        self.baseline.update(np.broadcast_to(self.frequent, shape), np.broadcast_to(self.prior, shape), indptr, flat)
+        self.baseline.update_lists(np.broadcast_to(self.frequent, shape), np.broadcast_to(self.prior, shape), truth)
         self.findings.update([self._as_known(document) for document in block], ids, probs, truth)
         for document in block:
             self.hash.update(json.dumps([document.text, sorted(document.labels)]).encode())

@@ -23,6 +23,9 @@ Ability = Literal["learn", "add_labels", "export", "distribute", "clusters"]
 """learn: go on training with more documents. add_labels: take labels it was not trained with. export: to ONNX.
 distribute: train under torchrun. clusters: has label clusters that can be cut differently."""
 
+ENCODER_GRAPH, CLUSTERS_GRAPH = "encoder.onnx", "clusters.onnx"
+"""Files of an exported model."""
+
 Ids = NDArray[np.int64]
 Probs = NDArray[np.float32]
 
@@ -96,19 +99,27 @@ class Deferred:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a kind of model is trained."""
+
+    fit: Deferred
+    """(TrainingData, configuration, RunFolder, screen) leaves the best model there."""
+    plan: Deferred
+    """(Source, configuration, memory, screen) -> what a run will cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kind:
     """One line of the table."""
 
     load: Deferred
-    """(folder, what config.json holds, configuration) -> LabelModel, checked; from_state of a model folder."""
+    """(folder, what config.json holds, configuration) -> LabelModel, checked."""
     what: str
     """A sentence for the model card."""
     sections: tuple[str, ...]
     """Sections of the configuration that have an effect."""
-    fit: Deferred | None
-    """(TrainingData, configuration, RunFolder, screen) leaves the best model there. None: not made by training."""
-    plan: Deferred | None
-    """(Source, configuration, memory, screen) -> what a run will cost."""
+    training: Training | None
+    """None: not made by training."""
     learn: Deferred | None = None
     """(model, configuration, texts, label ids of each) -> the model after one more pass."""
     add_labels: Deferred | None = None
@@ -138,8 +149,7 @@ KINDS: dict[str, Kind] = {
         load=Deferred("aplc.models.network:load"),
         what=_NETWORK,
         sections=("data", "model", "clusters", "train"),
-        fit=Deferred("aplc.train.network:fit"),
-        plan=Deferred("aplc.plan.network:plan"),
+        training=Training(fit=Deferred("aplc.train.network:fit"), plan=Deferred("aplc.plan.network:plan")),
         learn=Deferred("aplc.train.update:learn"),
         add_labels=Deferred("aplc.train.new_labels:add_labels"),
         export=Deferred("aplc.models.graphs:export"),
@@ -149,8 +159,7 @@ KINDS: dict[str, Kind] = {
         load=Deferred("aplc.words.model:load"),
         what="A words model: ridge regression on TF-IDF of words and word pairs, scores calibrated label by label",
         sections=("data", "words"),
-        fit=Deferred("aplc.train.words:fit"),
-        plan=Deferred("aplc.plan.words:plan"),
+        training=Training(fit=Deferred("aplc.train.words:fit"), plan=Deferred("aplc.plan.words:plan")),
         reads_all=True,
         cannot={
             "learn": _RETRAIN,
@@ -164,8 +173,7 @@ KINDS: dict[str, Kind] = {
         load=Deferred("aplc.models.onnx:load"),
         what=f"{_NETWORK}; exported to ONNX",
         sections=("data", "model", "clusters", "train"),
-        fit=None,
-        plan=None,
+        training=None,
         reads_all=False,
         cannot={
             "learn": _EXPORTED,
@@ -178,13 +186,13 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def trainable(config: Config) -> Kind:
-    """The kind that a configuration asks to train."""
-    kind = KINDS[config.model.kind]
-    if kind.fit is None:
-        made = ", ".join(name for name, kind in KINDS.items() if kind.fit)
+def training_of(config: Config) -> Training:
+    """How the kind is trained that a configuration asks for."""
+    training = KINDS[config.model.kind].training
+    if training is None:
+        made = ", ".join(name for name, kind in KINDS.items() if kind.training)
         raise ModelError(f"model.kind = {config.model.kind!r} is not made by training; choose one of {made}")
-    return kind
+    return training
 
 
 def exported(config: Config) -> Config:
@@ -199,6 +207,14 @@ def require(kind: str, ability: Ability, where: str = "") -> None:
         raise ModelError(f"{where}: {sentence}" if where else sentence)
 
 
+def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], where: str = "") -> Deferred:
+    """What a kind of model does it with; refused as by `require`."""
+    require(kind, ability, where)
+    function: Deferred | None = getattr(KINDS[kind], ability)
+    assert function is not None, f"{kind}: {ability}"
+    return function
+
+
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:
     """The kind of model that a folder holds. Folders of before 0.2 don't name it."""
     model = config.get("model")
@@ -210,4 +226,4 @@ def kind_of_folder(config: dict[str, Any], folder: Path) -> str:
             f"{folder}: a words model of an earlier version of aplc, which read words differently; train it again: "
             "aplc train CORPUS --preset words --out NEW"
         )
-    return "exported" if (folder / "encoder.onnx").is_file() else "network"
+    return "exported" if (folder / ENCODER_GRAPH).is_file() else "network"

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from aplc.data.tokenizer import TOKENIZER_FILE
 from aplc.errors import ModelError
+from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH
 from aplc.models.network import TaggingModel
-from aplc.models.onnx import CLUSTERS, ENCODER, INPUTS
+from aplc.models.onnx import INPUTS
 from aplc.nn.encoder import Encoder
 
 if TYPE_CHECKING:
@@ -79,11 +80,11 @@ def to_graphs(model: TaggingModel) -> "Iterator[tuple[str, onnx.ModelProto]]":
     mask[0, slice(0, 2) if left else slice(5, 7)] = 0
     inputs = rows * 5, mask, torch.zeros_like(rows)
     shapes = ({0: batch, 1: length},) * 3
-    yield ENCODER, _to_onnx(_EncoderGraph(model.encoder), inputs, shapes, INPUTS, ["pooled"])
+    yield ENCODER_GRAPH, _to_onnx(_EncoderGraph(model.encoder), inputs, shapes, INPUTS, ["pooled"])
     pooled = torch.randn(3, model.encoder.width)
     sizes = {"tail": len(model.clusters.tails), "added": len(model.clusters.added)}
     names = ["head", *(f"{kind}_{i + 1}" for kind, n in sizes.items() for i in range(n))]
-    yield CLUSTERS, _to_onnx(_ClustersGraph(model), (pooled,), ({0: batch},), ["pooled"], names)
+    yield CLUSTERS_GRAPH, _to_onnx(_ClustersGraph(model), (pooled,), ({0: batch},), ["pooled"], names)
 
 
 def _to_onnx(

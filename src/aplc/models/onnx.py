@@ -22,13 +22,12 @@ from aplc.data.batches import Batch, Collator
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import ModelError
 from aplc.files import atomic_path
-from aplc.models.base import Ids, Probs
+from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH, Ids, Probs
 from aplc.models.network import check_vocabulary
 from aplc.nn.checked import check_settings
 from aplc.nn.pooling import average_windows, longest_document
 from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
-ENCODER, CLUSTERS = "encoder.onnx", "clusters.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
@@ -132,12 +131,12 @@ class OnnxModel:
     batch_size = 32
 
     def __init__(self, folder: Path, settings: dict[str, Any], tokenizer: Tokenizer) -> None:
-        if not (folder / CLUSTERS).is_file():
-            raise ModelError(f"{folder / CLUSTERS}: missing; export the model again")
+        if not (folder / CLUSTERS_GRAPH).is_file():
+            raise ModelError(f"{folder / CLUSTERS_GRAPH}: missing; export the model again")
         self.folder, self.tokenizer = folder, tokenizer
-        self.encoder = OnnxEncoder(Session(folder / ENCODER), settings["encoder"])
+        self.encoder = OnnxEncoder(Session(folder / ENCODER_GRAPH), settings["encoder"])
         sizes = {name: settings[name] for name in ("n_labels", "cutoffs", "added")}
-        self.clusters = OnnxClusters(Session(folder / CLUSTERS), **sizes)
+        self.clusters = OnnxClusters(Session(folder / CLUSTERS_GRAPH), **sizes)
         self.collator = Collator(tokenizer.template, self.encoder.max_tokens, pad_left=self.encoder.pad_left)
         self.n_labels, self.bounds, self.n_added = self.clusters.n_labels, self.clusters.bounds, len(settings["added"])
         _check(self, folder)
@@ -170,7 +169,7 @@ class OnnxModel:
         self.tokenizer.save(folder)
 
     def save_weights(self, folder: Path) -> None:
-        for name in (ENCODER, CLUSTERS):
+        for name in (ENCODER_GRAPH, CLUSTERS_GRAPH):
             with atomic_path(folder / name) as temporary:
                 shutil.copyfile(self.folder / name, temporary)
 
@@ -197,9 +196,9 @@ def _check(model: OnnxModel, folder: Path) -> None:
     clusters = model.clusters
     found = {name: shape[-1] for name, shape in clusters.session.outputs.items()}
     if found != clusters.sizes or clusters.session.inputs != ["pooled"]:
-        raise ModelError(f"{folder / CLUSTERS}: outputs are {found}, config.json asks for {clusters.sizes}")
+        raise ModelError(f"{folder / CLUSTERS_GRAPH}: outputs are {found}, config.json asks for {clusters.sizes}")
     if list(model.encoder.session.outputs) != ["pooled"] or not set(model.encoder.session.inputs) <= set(INPUTS):
-        raise ModelError(f"{folder / ENCODER}: not an encoder that aplc export wrote")
+        raise ModelError(f"{folder / ENCODER_GRAPH}: not an encoder that aplc export wrote")
 
 
 def _onnxruntime() -> Any:

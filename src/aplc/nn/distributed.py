@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
-from aplc.machine import n_processes
+from aplc.machine import n_processes, set_rank
 
 T = TypeVar("T")
 
@@ -157,11 +157,13 @@ def launched() -> Iterator[World]:
     store = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
     _world = World(dist.get_rank(), dist.get_world_size(), local_rank)
+    set_rank(_world.rank)
     try:
         yield _world
         _world.barrier()
     finally:
         _world = World()
+        set_rank(_world.rank)
         dist.destroy_process_group()
 
 

@@ -209,7 +209,13 @@ def plan(
     screen = screen or Screen(quiet=True)
     sample_size = max(SAMPLE, POOL * config.train.batch_size)
     with screen.bar("counting labels") as advance:
-        seen = survey(source.train(), sample_size=sample_size, min_count=config.data.min_count, advance=advance)
+        seen = survey(
+            source.train(),
+            sample_size=sample_size,
+            min_count=config.data.min_count,
+            name=source.name,
+            advance=advance,
+        )
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:
         cache = DocumentCache.build(
@@ -298,7 +304,6 @@ def _probe(
         out=Path("never written"),
         screen=Screen(quiet=True),
         config=config,
-        model=model,
         labels=seen.labels,
         n_documents=seen.n_documents,
         train=Batches(cache, np.arange(len(cache)), model.collator, train.batch_size, train.seed),

@@ -128,7 +128,7 @@ def measure_time(run: TrainingRun) -> Timing:
     spread = spread_batches(run.train, STEPS)
     longest = max(spread, key=lambda rows: int(run.train.cache.lengths[rows].max()))
     chosen = [longest] * WARMUP + spread  # the longest first: if memory is short, it shows at once
-    run.model.train()
+    run.network.train()
     began, steps = _now(), -WARMUP
     for batch in prefetch(run.train.batch, chosen):
         train_step(run, batch, 1.0)
@@ -159,7 +159,7 @@ def _now() -> float:
 
 def _validation_seconds(run: TrainingRun) -> float:
     cache = run.train.cache
-    n = min(4 * run.model.batch_size, len(cache))
+    n = min(4 * run.network.batch_size, len(cache))
     run.valid, run.valid_rows = cache, np.linspace(0, len(cache) - 1, n).astype(np.int64)
     began = _now()
     run.validate()

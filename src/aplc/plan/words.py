@@ -27,7 +27,8 @@ from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, LEARN_FROM
-from aplc.words.ridge import INVERSE_BYTES, SIGNS, Product, block_size
+from aplc.words.ridge import INVERSE_BYTES, SIGNS, Product, block_size, equations
+from aplc.words.text import words_of
 
 SAMPLE = 2_000
 """Documents that stand for all in their length."""
@@ -36,9 +37,9 @@ PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
 with 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
-WEIGHTS = 1_000
+WEIGHTS_PER_LABEL = 1_000
 """Weights kept for a label, 350 to 3,500 on these corpora."""
-STEPS = 5
+ITERATIONS = 5
 """Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
 
 
@@ -84,30 +85,38 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     with screen.bar("counting labels") as advance:
-        seen = survey(source.train(), sample_size=SAMPLE, min_count=config.data.min_count, advance=advance)
-    n_labels, size = len(seen.labels), min(seen.n_documents, config.words.limit)
+        seen = survey(
+            source.train(),
+            sample_size=SAMPLE,
+            min_count=config.data.min_count,
+            name=source.name,
+            advance=advance,
+        )
+    n_labels = len(seen.labels)
     entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
-    direct = seen.n_documents <= size
-    block, n_sides = block_size((seen.n_documents, n_words)), n_labels + (0 if direct else SIGNS)
+    shape = seen.n_documents, n_words
+    size = equations(shape, config.words.limit)
+    direct = seen.n_documents == size
+    block, n_sides = block_size(shape), n_labels + (0 if direct else SIGNS)
     peak = resident_bytes() + INVERSE_BYTES * size**2 + 48 * round(entries)  # the matrix and its inverse; documents
     peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
-    peak += 24 * WEIGHTS * n_labels  # while they are put together
-    steps, products = (1, 1) if direct else (STEPS, 2 * STEPS + 1)
+    peak += 24 * WEIGHTS_PER_LABEL * n_labels  # while they are put together
+    iterations, products = (1, 1) if direct else (ITERATIONS, 2 * ITERATIONS + 1)
     return WordsPlan(
         n_documents=seen.n_documents,
         n_labels=n_labels,
         size=size,
         peak=peak,
         available=free_bytes() + resident_bytes() if memory is None else int(memory),
-        seconds=_seconds(size, n_sides * steps, n_sides * entries * products),
+        seconds=_seconds(size, n_sides * iterations, n_sides * entries * products),
         picture=zipf_picture(seen.labels.counts),
     )
 
 
 def _entries(document: Document) -> float:
     """Its words, and about half of its pairs: the others are in too few documents, or too many."""
-    words = document.text.lower().split()
+    words = words_of(document.text)
     return len(set(words)) + len(set(pairwise(words))) / 2
 
 

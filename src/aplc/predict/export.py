@@ -19,12 +19,12 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.errors import AplcError
 from aplc.files import new_folder, write_json
-from aplc.models.base import KINDS, exported, require
+from aplc.models.base import exported, function_for
 from aplc.models.trained import TrainedTagger
+from aplc.nn.weights import WEIGHTS
 from aplc.predict.search import predict_texts
 from aplc.store.digests import changing
 from aplc.store.folder import load_tagger, save_frame
-from aplc.store.safety import WEIGHTS
 
 PARITY = "parity.json"
 CHECKED = 2_000
@@ -85,9 +85,7 @@ def export(
     if out.exists():
         raise AplcError(f"--out {out}: already exists; give another folder")
     trained = load_tagger(model)
-    require(trained.model.kind, "export", str(model))
-    write = KINDS[trained.model.kind].export
-    assert write is not None
+    write = function_for(trained.model.kind, "export", str(model))
     documents = _documents(corpus, columns)
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")
     with new_folder(out) as temporary:

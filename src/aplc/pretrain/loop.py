@@ -27,8 +27,8 @@ from aplc.train.tracking import Tracker
 
 @dataclass
 class PretrainingRun(loop.Run):
+    network: PermutationLM
     config: PretrainConfig
-    model: PermutationLM
     train: Segments
     valid: Segments | None
     baseline: float
@@ -60,7 +60,7 @@ class PretrainingRun(loop.Run):
             part = batch.rows(start, stop)
             before = [layer[start - first : stop - first] for layer in self.memory] or None
             with loop.autocast(world().device):
-                loss, memory = self.model(part.to(world().device), before)
+                loss, memory = self.network(part.to(world().device), before)
             memories.append(memory)
             yield loss, part.n_targets / max(1, batch.n_targets)
         if self.config.data.memory:
@@ -91,17 +91,17 @@ class PretrainingRun(loop.Run):
     def held_out_loss(self) -> float:
         """Mean loss of all targets of the held-out segments, always with the same orders."""
         assert self.valid is not None
-        self.model.eval()
+        self.network.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=world().device)
         memory: list[Tensor] = []
         for batch in self.valid.epoch(0):
             part = batch.rows(*own_segments(len(batch)))
             if len(part):
                 with loop.autocast(world().device):
-                    loss, states = self.model(part.to(world().device), memory or None)
+                    loss, states = self.network(part.to(world().device), memory or None)
                 memory = states if self.config.data.memory else []
                 sums += torch.tensor([float(loss) * part.n_targets, part.n_targets], device=sums.device)
-        self.model.train()
+        self.network.train()
         total, count = world().sum(sums).tolist()
         return total / max(1, count)
 
@@ -114,7 +114,7 @@ class PretrainingRun(loop.Run):
     def units(self, batch: PermutationBatch) -> int:
         return 1
 
-    def cure(self) -> str:
+    def salvage(self) -> str:
         return (
             f"the checkpoints in {self.out} are intact. Try a lower train.lr or a longer train.warmup_steps in another "
             "--out"

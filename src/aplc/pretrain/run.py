@@ -58,15 +58,12 @@ def _pretrain(source: Source, config: PretrainConfig, folder: RunFolder, screen:
         out=out,
         screen=screen,
         config=config,
-        model=model,
         train=data.train,
         valid=data.valid,
         baseline=baseline,
         save=partial(save_encoder, out, model, data, config, baseline),
     )
-    if not (folder.started and run.resume()) and folder.resume:
-        screen.say("no checkpoint to resume from: starting from the beginning")
-    folder.begin(identity)
+    loop.begin(run, folder, identity)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best encoder is in {out}")
         return

@@ -10,9 +10,11 @@ from pathlib import Path
 from aplc.data.labels import COUNTS, NAMES
 from aplc.data.tokenizer import TOKENIZER_FILE
 from aplc.files import MB, check_file
+from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH
 from aplc.models.calibration import CALIBRATION_FILE
+from aplc.nn.weights import WEIGHTS
 
-CONFIG, WEIGHTS, CARD, TOKENIZER = "config.json", "model.safetensors", "README.md", TOKENIZER_FILE
+CONFIG, CARD = "config.json", "README.md"
 EVALUATION = "evaluation.json"
 """Where a model folder keeps its evaluation, if it has one."""
 RUN_FILE = "run.json"
@@ -34,15 +36,15 @@ class ModelFile:
 MODEL_FILES = (
     ModelFile(CONFIG, 100 * MB, has_digest=False),
     ModelFile(WEIGHTS, is_weights=True),
-    ModelFile(TOKENIZER, 500 * MB),
+    ModelFile(TOKENIZER_FILE, 500 * MB),
     ModelFile(NAMES),
     ModelFile(COUNTS),
     ModelFile(CALIBRATION_FILE, 10 * MB),
     ModelFile(CARD, 100 * MB, has_digest=False),
     ModelFile(EVALUATION, 100 * MB, has_digest=False),
     ModelFile("spiece.model", 500 * MB, on_hub=False, has_digest=False),
-    ModelFile("encoder.onnx", 2_148 * MB, is_weights=True),
-    ModelFile("clusters.onnx", 2_148 * MB, is_weights=True),
+    ModelFile(ENCODER_GRAPH, 2_148 * MB, is_weights=True),
+    ModelFile(CLUSTERS_GRAPH, 2_148 * MB, is_weights=True),
 )
 """Everything a model folder may hold that is read."""
 

@@ -40,9 +40,9 @@ class Progress:
     bad_evaluations: int = 0
     """Evaluations in a row without a better score."""
     loss_sum: float = 0.0
-    """Over the epoch's batches so far."""
+    """Since the last evaluation or the start of the epoch."""
     loss_count: int = 0
-    """Batches in `loss_sum`, where they are not those of the epoch (pretraining)."""
+    """Batches in `loss_sum`."""
     seconds: float = 0.0
     """Time spent training, over all sessions."""
 

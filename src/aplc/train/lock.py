@@ -1,4 +1,4 @@
-"""One run at a time in a folder: a second one is refused at once, naming the process that holds the folder.
+"""One run or change of labels at a time in a folder: a second one is refused at once, naming the process that holds it.
 
 The system drops the lock with the process that holds it, so that one left by a dead process does not block. Who holds
 it is noted in a file beside the lock's own, which locking may empty.
@@ -47,7 +47,7 @@ def _acquire(lock: FileLock, folder: Path) -> str | None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        return f"{folder}: {_holder(folder)} is training into it; wait for its end, or choose another --out"
+        return f"{folder}: {_holder(folder)} is writing to it; wait for its end, or choose another --out"
     now = datetime.now().astimezone().isoformat(" ", timespec="seconds")
     write_json(folder / HOLDER, {"process": os.getpid(), "host": socket.gethostname(), "since": now})
     return None

@@ -25,6 +25,7 @@ from aplc.models.sharding import clip_gradients, sum_gradients
 from aplc.nn.distributed import world
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers, slanted_triangular
+from aplc.train.run_folder import RunFolder
 from aplc.train.stopping import Stopping
 from aplc.train.tracking import Tracker
 
@@ -79,13 +80,17 @@ class Run(ABC):
         """What a batch counts on the progress bar."""
 
     @abstractmethod
-    def cure(self) -> str:
-        """What is left after losses that are not finite, and what to try."""
+    def salvage(self) -> str:
+        """After losses that are not finite: leave a model in `out` if there can be one. Says what is there, and what
+        to try."""
 
     checkpoints_epochs = True
     """Whether every epoch ends with a checkpoint."""
-    loss_is_global = False
-    """Whether every process' loss is already that of all of them."""
+
+    @property
+    def loss_is_global(self) -> bool:
+        """Whether every process' loss is already that of all of them."""
+        return False
 
     def extra_state(self) -> dict[str, Tensor]:
         """What a checkpoint holds besides weights, optimizer, random state and progress; the same on every process."""
@@ -110,6 +115,13 @@ class Run(ABC):
         self.load_extra_state(load_checkpoint(path, self.network, self.optimizers))
         self.screen.say(f"resuming from {path.name}: epoch {self.progress.epoch + 1}, batch {self.progress.batch + 1}")
         return True
+
+
+def begin(run: Run, folder: RunFolder, identity: dict[str, Any]) -> None:
+    """Go on where the folder's run stopped, or say that there is no such place; note what the run is started with."""
+    if not (folder.started and run.resume()) and folder.resume:
+        run.screen.say("no checkpoint to resume from: starting from the beginning")
+    folder.begin(identity)
 
 
 def fit(run: Run) -> None:
@@ -159,7 +171,7 @@ def train_step(run: Run, batch: Any, rate: float) -> float:
     if not apply_gradients(run.network, run.optimizers, float(loss), clip_norm=run.steps.clip_norm, rate=rate):
         raise RunError(
             f"loss or gradients are not finite (loss {float(loss)}) at step {run.progress.step + 1:,}, "
-            f"epoch {run.progress.epoch + 1}; {run.cure()}"
+            f"epoch {run.progress.epoch + 1}; {run.salvage()}"
         )
     return float(loss)
 

@@ -24,9 +24,9 @@ from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.nn.encoder import build_encoder
 from aplc.nn.partition import Partition
+from aplc.nn.weights import WEIGHTS
 from aplc.predict.search import predict_batches
 from aplc.store.folder import lost_files, save_frame, save_weights
-from aplc.store.safety import WEIGHTS
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
 from aplc.train.optim import Optimizers
@@ -42,8 +42,8 @@ SCORE = "nDCG@5"
 class TrainingRun(loop.Run):
     """A training run in progress."""
 
+    network: TaggingModel
     config: Config
-    model: TaggingModel
     labels: LabelSet
     n_documents: int
     """Training documents in which the labels were counted."""
@@ -62,7 +62,7 @@ class TrainingRun(loop.Run):
         return self.progress.epoch >= config.epochs or out_of_patience
 
     @property
-    def loss_is_global(self) -> bool:  # type: ignore[override]
+    def loss_is_global(self) -> bool:
         return self.config.train.shard_labels
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
@@ -70,7 +70,7 @@ class TrainingRun(loop.Run):
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, float]]:
         """The batch is shared out among the processes, each share processed in `train.accumulate` parts."""
-        config, device, weigh = self.config.train, world().device, self.model.clusters.loss_weight
+        config, device, weigh = self.config.train, world().device, self.network.clusters.loss_weight
         whole = weigh(batch.labels)
         filler = batch.split(len(batch))[0].to(device)
         parts = batch.split(world().size * min(config.accumulate, len(batch)))
@@ -79,7 +79,7 @@ class TrainingRun(loop.Run):
             # Sharded clusters see the documents of all ranks at once, and give the loss of all.
             share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
             with loop.autocast(device):
-                part_loss = self.model(part.to(device), filler)
+                part_loss = self.network(part.to(device), filler)
             yield part_loss, share
 
     def after_step(self, tracker: Tracker) -> None:
@@ -99,7 +99,7 @@ class TrainingRun(loop.Run):
         progress.bad_evaluations = 0 if better else progress.bad_evaluations + 1
         if better:
             progress.best_step = progress.step
-            save_weights(self.model, self.out)
+            save_weights(self.network, self.out)
         progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
         if self.finished and progress.epoch < config.epochs:
             self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
@@ -107,16 +107,16 @@ class TrainingRun(loop.Run):
     def validate(self) -> dict[str, float]:
         """Metrics on the held-out documents."""
         items, truth = zip(*map(self.valid.document, self.valid_rows), strict=True)
-        collate = self.model.collator
-        batches = by_length([min(len(own), collate.max_length) for own in items], self.model.batch_size)
-        self.model.eval()
+        collate = self.network.collator
+        batches = by_length([min(len(own), collate.max_length) for own in items], self.network.batch_size)
+        self.network.eval()
         with loop.autocast(world().device):
             ids, probs = predict_batches(
-                self.model, batches, lambda members: collate([items[i] for i in members], [[]] * len(members)), k=5
+                self.network, batches, lambda members: collate([items[i] for i in members], [[]] * len(members)), k=5
             )
-        self.model.train()
+        self.network.train()
         metrics = Metrics(self.labels.counts, n_documents=self.n_documents)
-        metrics.update(ids, probs, np.cumsum([0, *map(len, truth)]), np.concatenate(truth))
+        metrics.update_lists(ids, probs, truth)
         return metrics.result()
 
     def bar(self) -> contextlib.AbstractContextManager[Any]:
@@ -130,13 +130,13 @@ class TrainingRun(loop.Run):
     def units(self, batch: Batch) -> int:
         return len(batch)
 
-    def cure(self) -> str:
+    def salvage(self) -> str:
         kept = f"the best model so far (step {self.progress.best_step:,}) is in {self.out}"
         if not (self.out / WEIGHTS).is_file():
             good = newest_good(self.out, self.screen.say)
             if good:
-                load_checkpoint(good[0], self.model, self.optimizers)
-                save_weights(self.model, self.out)
+                load_checkpoint(good[0], self.network, self.optimizers)
+                save_weights(self.network, self.out)
             kept = f"the model of {good[0].name} is in {self.out}" if good else "no model was complete before that"
         rates = "train.lr_clusters, train.lr_hidden, train.lr_encoder"
         return f"{kept}. Try lower rates ({rates}) or train.warmup_steps"
@@ -166,16 +166,13 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         out=folder.path,
         screen=screen,
         config=config,
-        model=model,
         labels=labels,
         n_documents=data.n_documents,
         train=batches,
         valid=valid,
         valid_rows=data.valid_rows,
     )
-    if not (folder.started and run.resume()) and folder.resume:
-        screen.say("no checkpoint to resume from: starting from the beginning")
-    folder.begin(identity)
+    loop.begin(run, folder, identity)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)

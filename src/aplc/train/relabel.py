@@ -16,7 +16,7 @@ from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.reservoir import Reservoir
 from aplc.errors import AplcError
-from aplc.models.base import KINDS, require
+from aplc.models.base import function_for
 from aplc.models.trained import TrainedTagger
 from aplc.predict.decide import find_labels, unknown
 
@@ -43,7 +43,7 @@ def add_labels(
     A label without an example starts from its name, as if it were a text. `advance` is called after each
     document encoded, `say` with labels that have too few examples to be found.
     """
-    require(trained.model.kind, "add_labels")
+    enlarge = function_for(trained.model.kind, "add_labels")
     names = list(dict.fromkeys(names))
     _check_new(trained.labels, names)
     place = {name: j for j, name in enumerate(names)}
@@ -59,9 +59,7 @@ def add_labels(
         texts += [used[i] for i in drawn]
         truth += [[] for _ in drawn]
         weights += [1.0] * len(drawn)
-    kind = KINDS[trained.model.kind]
-    assert kind.add_labels is not None
-    model, left_out = kind.add_labels(trained.model, trained.config, texts, truth, weights, len(names), advance)
+    model, left_out = enlarge(trained.model, trained.config, texts, truth, weights, len(names), advance)
     for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
         if counts[j] and probability < UNSURE:
             say(

@@ -6,22 +6,18 @@
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
-
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
-from aplc.models.base import require, trainable
+from aplc.evaluate.run import DEPTH
+from aplc.models.base import require, training_of
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.predict.search import calibrate, predict_documents
 from aplc.store.folder import load_tagger, save_frame
 from aplc.train.run_folder import RunFolder
-
-DEPTH = 100
-"""Predictions of a held-out document that its metrics look at."""
 
 
 def train(
@@ -29,15 +25,14 @@ def train(
 ) -> TrainedTagger:
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
-    kind = trainable(config)
+    training = training_of(config)
     if world().size > 1:
         require(config.model.kind, "distribute")
     with RunFolder.open(out, resume=resume) as folder:
         with world().main_first():
             data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
-        assert kind.fit is not None
-        kind.fit(data, config, folder, screen)
+        training.fit(data, config, folder, screen)
         return _calibrated(load_tagger(out), data, out, screen)
 
 
@@ -53,12 +48,7 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
         metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
         for block, ids, probs in predict_documents(trained, data.held_out(), min(DEPTH, len(trained.labels))):
             truth = [trained.labels.encode(document.labels) for document in block]
-            metrics.update(
-                ids,
-                probs,
-                np.cumsum([0, *map(len, truth)]),
-                np.array([i for own in truth for i in own], dtype=np.int64),
-            )
+            metrics.update_lists(ids, probs, truth)
     bands = [asdict(band) for band in by_frequency(metrics.label_stats(5))]
     held_out = {"documents": metrics.n_evaluated, "metrics": metrics.result(), "bands": bands}
     trained = replace(trained, held_out=held_out)

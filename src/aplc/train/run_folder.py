@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aplc.data.labels import NAMES
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
-from aplc.store.safety import CARD, CONFIG, RUN_FILE, TOKENIZER, WEIGHTS
+from aplc.store.safety import CONFIG, MODEL_FILES, RUN_FILE
 from aplc.train.lock import locked
+from aplc.train.tracking import METRICS_FILE
 from aplc.version import __version__
+
+WRITTEN = [*(file.name for file in MODEL_FILES if file.on_hub), METRICS_FILE]
+"""Files that a run replaces or removes."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class RunFolder:
             )
         if not started and (path / CONFIG).is_file():
             raise RunError(f"{path}: holds a model, but no run that can be resumed; choose another --out")
-        if not started and (own := [name for name in (CARD, NAMES, TOKENIZER, WEIGHTS) if (path / name).exists()]):
+        if not started and (own := [name for name in WRITTEN if (path / name).exists()]):
             raise RunError(f"{path / own[0]}: already exists and would be replaced; choose another --out")
         return cls(path, started, resume)
 
@@ -51,13 +54,22 @@ class RunFolder:
         if not self.started:
             return
         before = read_json(self.path / RUN_FILE)
-        if "kind" not in before.get("config", {}).get("model", {"kind": ""}) and "kind" in identity["config"]["model"]:
-            raise RunError(f"{self.path}: an earlier version of aplc started this run; choose another --out")
-        now = json.loads(json.dumps(identity))
+        now, settings = json.loads(json.dumps(identity)), before.get("config", {})
+        lacking = [
+            f"{section}.{name}"
+            for section, values in now["config"].items()
+            for name in values
+            if name not in settings.get(section, {})
+        ]
+        if lacking:
+            raise RunError(
+                f"{self.path}: an earlier version of aplc, or another command, which had no {lacking[0]}, started this "
+                "run; choose another --out"
+            )
         differences = [f"the {name} has changed" for name in now if name != "config" and before.get(name) != now[name]]
         for section, values in now["config"].items():
             for name, value in values.items():
-                old = before.get("config", {}).get(section, {}).get(name)
+                old = settings[section][name]
                 if old != value:
                     differences.append(f"{section}.{name} was {old!r} and is {value!r}")
         if differences:

@@ -20,8 +20,8 @@ from aplc.nn.distributed import world
 
 TERMINATED = 128 + signal.SIGTERM
 """The exit code by which shells and schedulers know a process that SIGTERM ended."""
-PATIENCE = 5.0
-"""Seconds in which the workers must end their step after SIGTERM."""
+GRACE_SECONDS = 5.0
+"""In which the workers must end their step after SIGTERM."""
 
 
 class Stopping:
@@ -80,7 +80,7 @@ class Stopping:
         def wait() -> None:
             with reader:
                 while number := reader.recv(1):  # nothing, once the other end is closed
-                    if signal.SIGTERM in number and not self.settled.wait(PATIENCE):
+                    if signal.SIGTERM in number and not self.settled.wait(GRACE_SECONDS):
                         os._exit(TERMINATED)
 
         threading.Thread(target=wait, daemon=True).start()

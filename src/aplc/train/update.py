@@ -14,7 +14,7 @@ import numpy as np
 from aplc.config import Config
 from aplc.data.formats import Document
 from aplc.errors import RunError
-from aplc.models.base import KINDS, require
+from aplc.models.base import function_for
 from aplc.models.network import TaggingModel
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
@@ -30,9 +30,7 @@ def update(trained: TrainedTagger, documents: Sequence[Document], *, n_counted: 
 
     Labels with ids from `n_counted` on, if given, have these documents in their counts already.
     """
-    require(trained.model.kind, "learn")
-    labels, learn = trained.labels, KINDS[trained.model.kind].learn
-    assert learn is not None
+    labels, learn = trained.labels, function_for(trained.model.kind, "learn")
     truth = [labels.encode(document.labels) for document in documents]
     model = learn(trained.model, trained.config, [document.text for document in documents], truth)
     counts = labels.counts.copy()

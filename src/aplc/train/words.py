@@ -4,8 +4,8 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.source import TrainingData
 from aplc.models.trained import TrainedTagger
+from aplc.nn.weights import WEIGHTS
 from aplc.store.folder import lost_files, save_tagger
-from aplc.store.safety import WEIGHTS
 from aplc.train.run_folder import RunFolder
 from aplc.words.fit import fit_words
 
