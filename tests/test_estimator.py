@@ -44,7 +44,7 @@ def test_pipeline_and_grid_search():
 
 
 def test_sparse_probabilities(tagger):
-    texts = [*TEXTS[:20], ""]
+    texts = [*TEXTS[:20], "?"]
     probs = tagger.predict_proba(texts, top_k=3)
     assert sparse.issparse(probs)
     assert probs.format == "csr"

@@ -116,7 +116,7 @@ def test_networks_run_only_when_named(done, corpus):
         options = peers.arguments([str(corpus), "--out", str(out), *more])
         return {one.name for one in peers.candidates(options, Prepared.open(_features(out))) if one.wanted}
 
-    assert wanted() == {*peers.LIBRARIES, "aplc-cpu"} - peers.NETWORKS
+    assert wanted() == {*peers.LIBRARIES, "aplc-words"} - peers.NETWORKS
     assert wanted("--only", "pecos-xr-transformer") == {"pecos-xr-transformer"}
 
 

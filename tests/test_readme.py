@@ -13,8 +13,9 @@ README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(language, page=None):
+    """Code blocks of README, or of a page of the docs."""
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8") if page else README, flags=re.DOTALL)
 
 
 def test_commands_run(corpus, tmp_path, monkeypatch):

@@ -181,7 +181,7 @@ def test_run_is_not_overwritten_or_changed(corpus, tmp_path):
 )
 def test_files_of_others_are_not_replaced(corpus, tmp_path, name):
     (tmp_path / name).write_text("mine")
-    with pytest.raises(RunError, match=f"{name}: is there already and would be replaced; choose another --out"):
+    with pytest.raises(RunError, match=f"{name}: already exists and would be replaced; choose another --out"):
         run(corpus, tmp_path)
     assert (tmp_path / name).read_text() == "mine"
 
