@@ -214,7 +214,7 @@ class WordsConfig:
 
     def __post_init__(self) -> None:
         check("words", "limit", self.limit, self.limit >= 1, "at least 1")
-        check("words", "ridge", self.ridge, self.ridge >= 0, "at least 0")
+        check("words", "ridge", self.ridge, 0 <= self.ridge <= 1_000, "between 0 and 1,000")
         check("words", "prune", self.prune, self.prune >= 0, "at least 0")
 
 

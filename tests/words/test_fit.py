@@ -150,6 +150,15 @@ def test_settings_without_effect_are_reported(corpus, tmp_path):
     assert "these settings have no effect on a words model: data.long_text, train.epochs" in screen.lines
 
 
+def test_settings_that_leave_no_model_are_refused(corpus, tmp_path):
+    with pytest.raises(AplcError, match=r"words\.ridge = 1e\+300: must be between 0 and 1,000"):
+        CONFIG.with_settings(["words.ridge=1e300"])
+    source = Source.from_corpus(Corpus.open(corpus))
+    with pytest.raises(RunError, match=r"words\.prune = 1000: .* choose a lower one"):
+        train(source, CONFIG.with_settings(["words.prune=1000"]), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 def test_a_corpus_where_no_word_occurs_twice_is_refused(tmp_path):
     (tmp_path / "c.jsonl").write_text("".join(f'{{"text": "w{i}x", "labels": ["a"]}}\n' for i in range(9)))
     with pytest.raises(AplcError, match="two training documents"):

@@ -15,7 +15,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.cache import DocumentCache
 from aplc.data.source import TrainingData
-from aplc.errors import CorpusError
+from aplc.errors import CorpusError, RunError
 from aplc.words.curves import LEARN_FROM
 from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.penalty import choose_ridge
@@ -58,6 +58,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
         screen.say(f"penalty: words.ridge = {words.ridge:g}, by leave-one-out scores")
     options = {name: value for name, value in asdict(words).items() if name != "runs"}
     weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **options, screen=screen)
+    if not weight_VL.nnz:
+        raise RunError(f"words.prune = {words.prune:g}: no weight is as large; choose a lower one, such as 0.02")
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
