@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -85,14 +85,20 @@ def check_output(path: Path) -> None:
         raise AplcError(f"{path}: is a link to itself; give the name of a file, or - for standard output")
 
 
-def messages(*outputs: Path | None) -> TextIO:
-    """Check a command's outputs; returns the stream for messages: standard error if data goes to standard output."""
+def messages(*outputs: Path | None, reads: Mapping[Path, str] | None = None) -> TextIO:
+    """Check a command's outputs; returns the stream for messages: standard error if data goes to standard output.
+
+    `reads`: files that no output may replace, and what each of them is. Links are followed on both sides.
+    """
+    kept = {os.path.realpath(path): what for path, what in (reads or {}).items()}
     to_stdout = [output for output in outputs if output == STDOUT]
     if len(to_stdout) > 1:
         raise AplcError("only one output can be - (standard output); give the other one the name of a file")
     for output in outputs:
         if output and output != STDOUT:
             check_output(output)
+            if what := kept.get(os.path.realpath(output)):
+                raise AplcError(f"{output}: is {what}, and would be replaced; give the output another name")
     return sys.stderr if to_stdout else sys.stdout
 
 

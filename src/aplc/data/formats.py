@@ -65,6 +65,8 @@ class BadRows:
             raise CorpusError(f"{where}, {unit} {line}: {error} (or skip such rows with --on-bad-row skip)")
         if (where, line) in self._seen:  # a corpus is read more than once
             return
+        if self.rejects is not None and self.rejects.resolve() == Path(path).resolve():
+            raise CorpusError(f"{where}: rows that can't be read would be written to this very file; rename it")
         if self.rejects is not None and is_main_process():
             self.rejects.parent.mkdir(parents=True, exist_ok=True)
             with self.rejects.open("w" if self.count == 0 else "a", encoding="utf-8") as out:

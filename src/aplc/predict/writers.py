@@ -16,6 +16,8 @@ from aplc.errors import AplcError
 
 Tags = Sequence[tuple[str, float]]
 """(label, probability) pairs, best first."""
+OTHER_FORMATS = (".gz", ".xlsx", ".xls", ".ods", ".parquet", ".feather", ".html", ".xml", ".zip")
+"""Endings under which nobody would look for JSON Lines, which any other ending gets."""
 OURS = ("id", "line", "labels", "probabilities", "abstained")
 
 
@@ -30,6 +32,11 @@ class RowWriter(Protocol):
 def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None) -> RowWriter:
     """Chosen by the name of `out`. `labels`: all that may be written; `separator`: between them in CSV, `;` if None."""
     name = out.name.lower()
+    if name.endswith(OTHER_FORMATS):
+        raise AplcError(
+            f"--out {out}: predictions are written as .csv, .tsv or .jsonl, not as {out.suffix}; give one of these "
+            "names, and convert the file afterwards"
+        )
     if not name.endswith((".csv", ".tsv")):
         return JsonLines()
     separator = separator or SEPARATOR
