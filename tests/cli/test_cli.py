@@ -207,6 +207,20 @@ def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
     assert mine.read_text() == "mine"
 
 
+def test_what_is_no_model_is_called_what_it_is(words, corpus, tmp_path):
+    texts = write(tmp_path / "texts.jsonl", TWO)
+    fails(aplc("predict", texts, words, "--out", tmp_path / "o.csv"), "texts.jsonl: is a file", "wrong order")
+    fails(aplc("serve", corpus), f"{corpus}: is a corpus, not a model folder", f"aplc train {corpus} --out MODEL")
+    fails(aplc("evaluate", corpus, words), "is a model folder, not a corpus", "wrong order")
+    fails(aplc("labels", "list", tmp_path), "not a model folder (no config.json)")
+
+
+def test_a_model_is_not_trained_into_a_corpus(corpus, tmp_path):
+    folder = shutil.copytree(corpus, tmp_path / "c")
+    fails(aplc("train", folder, "--preset", "words", "--out", folder), "c: holds a corpus (train.jsonl)")
+    assert sorted(path.name for path in folder.iterdir()) == ["test.jsonl", "train.jsonl"]
+
+
 def test_fit_that_fails_leaves_no_run_behind(tmp_path):
     """So that the same command works once its corpus or settings are mended."""
     out, corpus = tmp_path / "model", tmp_path / "corpus.jsonl"

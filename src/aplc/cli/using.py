@@ -154,6 +154,7 @@ def predict(
     from aplc.files import STDOUT
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
+    from aplc.predict.writers import check_kept
     from aplc.store.folder import load_tagger
 
     rule = Rule(
@@ -178,7 +179,7 @@ def predict(
             file=sys.stderr,
         )
     with Screen().bar("tagging") as advance:
-        documents = read_documents(input_, bad_rows, columns)
+        documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
         n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""

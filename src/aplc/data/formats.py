@@ -46,6 +46,8 @@ class Document:
     """Line (JSON Lines, CSV, TSV, text) or row (JSON, Parquet) in its file, from 1."""
     kept: dict[str, Any] | None = None
     """Columns that were to be carried along (`Columns.keep`), as they are in the file."""
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """The row's own columns, where some were to be carried along."""
 
 
 @dataclass
@@ -110,7 +112,7 @@ def _document(row: Mapping[str, Any], line: int, columns: Columns, *, cells: boo
     kept = columns.kept(row)
     if kept is not None and not is_unicode(json.dumps(kept, ensure_ascii=False, default=str)):
         raise BadRow("not valid Unicode; save the file as UTF-8")
-    return Document(text, labels, identity, line, kept)
+    return Document(text, labels, identity, line, kept, () if kept is None else tuple(row))
 
 
 def _read_lines(path: Path | str, stream: BinaryIO, bad_rows: BadRows, columns: Columns) -> Iterator[Document]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aplc.data.corpus import corpus_parts
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
@@ -43,6 +44,8 @@ class RunFolder:
             raise RunError(
                 f"{path}: holds a run already; go on with --resume, choose another --out, or delete it first"
             )
+        if not started and (parts := corpus_parts(path)):
+            raise RunError(f"{path}: holds a corpus ({parts[0].name}); give --out a folder of the model's own")
         if not started and (path / CONFIG).is_file():
             raise RunError(f"{path}: holds a model, but no run that can be resumed; choose another --out")
         if not started and (own := [name for name in WRITTEN if (path / name).exists()]):
