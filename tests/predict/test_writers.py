@@ -66,7 +66,7 @@ def test_columns_that_no_document_has_can_not_be_kept():
     assert list(check_kept("a.jsonl", [], ("isbn",))) == []
     with pytest.raises(AplcError, match=r"a.jsonl: --keep ISBN: none of the first 2 documents .* nearest is 'isbn'$"):
         list(check_kept("a.jsonl", documents, ("year", "ISBN")))
-    with pytest.raises(AplcError, match="write --keep isbn --keep text$"):
+    with pytest.raises(AplcError, match=r"write --keep isbn --keep text$"):
         list(check_kept("a.jsonl", documents, ("isbn,text",)))
     with pytest.raises(AplcError, match="nothing but texts"):
         list(check_kept("a.txt", [Document("t")], ("isbn",)))

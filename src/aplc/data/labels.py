@@ -52,7 +52,7 @@ class LabelSet:
         if not counter:
             raise CorpusError(
                 f"{name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
-                "if it has another name, say --labels-column NAME"
+                "if it has another name, give --labels-column NAME"
             )
         kept = sorted(((-n, name) for name, n in counter.items() if n >= min_count))
         if not kept:
