@@ -38,7 +38,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     _check_replaceable(path)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        except OSError as error:  # such as a read-only folder; nobody knows the temporary name
+            raise OSError(error.errno, error.strerror, str(path)) from None
         os.close(handle)
         temporary = Path(name)
         try:
@@ -109,17 +112,19 @@ def _check_replaceable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
     """A full disk is reported with the file that found no room: the system doesn't name it when a write fails."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         found = re.search(r"os error (\d+)", str(error))  # safetensors' way to pass on the system's error
         number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number is None and re.search(r"\d+ requested and \d+ written", str(error)):  # NumPy's words for a full disk
+            number = errno.ENOSPC
         if number not in _NO_ROOM:
             raise
         kept = "; what was there before is intact" if path.exists() else ""
-        raise OSError(number, f"{os.strerror(number)}{kept}; make room and try again", str(path)) from None
+        raise OSError(number, f"{os.strerror(number)}{kept}; {cure}", str(path)) from None
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -248,12 +253,15 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aplc"
 
 
+CACHE_CURE = "make room, or set APLC_CACHE to a folder on another disk: it says where the cache is"
+
+
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
     """`folder`, made by `build` unless it already exists."""
     if folder.is_dir():
         return folder
     try:
-        with new_folder(folder) as temporary:
+        with naming(folder, CACHE_CURE), new_folder(folder) as temporary:
             build(temporary)
     except OSError:
         if not folder.is_dir():  # else another process was first; its content is the same

@@ -221,6 +221,27 @@ def test_a_model_is_not_trained_into_a_corpus(corpus, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["test.jsonl", "train.jsonl"]
 
 
+def test_interrupted_fit_says_that_nothing_was_saved(corpus, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aplc.train.words.fit_words", interrupt)
+    done = aplc("train", corpus, "--preset", "words", "--out", tmp_path / "m")
+    assert done.returncode == 130
+    assert done.stderr.endswith("stopped; nothing was saved\n")
+
+
+def test_retired_labels_are_not_counted(words, corpus, tmp_path):
+    ok(aplc("labels", "retire", words, "rare", "--out", tmp_path / "m"))
+    assert ok(aplc("evaluate", tmp_path / "m", corpus)).startswith("60 documents, 5 labels\n")
+    fails(aplc("labels", "merge", words, "food", "animals", "--into", "food"), "into itself; leave it out")
+
+
+def test_split_of_nothing(tmp_path):
+    path = write(tmp_path / "a.jsonl", TWO)
+    fails(aplc("split", path, "--out", tmp_path / "c", "--dev", 0, "--test", 0), "nothing would be split off")
+
+
 def test_fit_that_fails_leaves_no_run_behind(tmp_path):
     """So that the same command works once its corpus or settings are mended."""
     out, corpus = tmp_path / "model", tmp_path / "corpus.jsonl"

@@ -85,6 +85,11 @@ class RunFolder:
         """Note what the run was started with."""
         write_json(self.path / RUN_FILE, identity | {"aplc_version": __version__})
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to go on with by now."""
+        return (self.path / RUN_FILE).is_file()
+
     def check_labels(self) -> None:
         """Refuse to go on where the label set was changed after training: the run would undo that."""
         config = self.path / CONFIG
