@@ -151,7 +151,7 @@ def _no_model(path: Path) -> str:
     if path.is_file():
         return "is a file, not a model folder; are the arguments in the wrong order? The model comes first"
     if corpus_parts(path):
-        return f"is a corpus, not a model folder; train a model with aplc train {path} --out MODEL, and give that first"
+        return f"is a corpus, not a model folder; train a model with aplc train {path} --out MODEL, and give MODEL"
     return f"not a model folder (no {CONFIG}); train one with aplc train ... --out {path}"
 
 
