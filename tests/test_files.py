@@ -72,6 +72,7 @@ def test_only_one_output_goes_to_standard_output(tmp_path):
     "error",
     [
         OSError(errno.ENOSPC, "No space left on device"),
+        OSError("4096 requested and 1022 written"),
         SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
     ],
 )
@@ -100,3 +101,23 @@ def test_new_folder_may_hold_folders(tmp_path):
         (temporary / "folder" / "file").write_text("two")
     assert (tmp_path / "x" / "file").read_text() == "one"
     assert (tmp_path / "x" / "folder" / "file").read_text() == "two"
+
+
+def test_folder_that_can_not_be_written_to_is_reported_with_the_name_that_was_given(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".out.csv.x7.tmp"))
+
+    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    with pytest.raises(PermissionError) as found, output_stream(tmp_path / "out.csv"):
+        pass
+    assert found.value.filename == str(tmp_path / "out.csv")
+
+
+def test_outputs_do_not_replace_what_is_read(tmp_path):
+    source, link = tmp_path / "a.json", tmp_path / "link.json"
+    source.write_text("[]")
+    link.symlink_to(source)
+    for output, read in ((source, link), (link, source), (tmp_path / "." / "a.json", source)):
+        with pytest.raises(AplcError, match="is mine, and would be replaced"):
+            messages(output, reads={read: "mine"})
+    messages(tmp_path / "b.json", reads={source: "mine"})

@@ -189,3 +189,8 @@ def test_mistakes(fitted, monkeypatch):
         with pytest.raises(AplcError, match="90 texts x 6 labels are too many for a dense result"):
             call(TEXTS)
     assert IndicatorTagger(WORDS).fit(TEXTS, sparse.csr_array(Y)).predict(TEXTS).shape == (90, 6)
+
+
+def test_a_class_is_no_tagger():
+    with pytest.raises(AplcError, match=r"tagger: pass Tagger\(\), not the class"):
+        IndicatorTagger(Tagger).fit(TEXTS, Y)

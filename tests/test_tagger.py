@@ -73,6 +73,24 @@ def test_labels_that_do_not_fit():
         Tagger().fit(["a"], ["x"])
 
 
+def test_label_names_are_for_matrices():
+    with pytest.raises(AplcError, match="leave label_names out"):
+        Tagger("words").fit(["a", "b"], [["x"], ["y"]], label_names=["x", "y"])
+
+
+@pytest.mark.parametrize("settings", ["words.ridge=2", {"words.ridge": 2}, [("words.ridge", 2)], None])
+def test_settings_that_are_no_list_of_strings(settings):
+    with pytest.raises(AplcError, match="settings: give a list of strings"):
+        Tagger("words", settings=settings).fit(["a"], [["x"]])
+
+
+def test_none_in_place_of_a_name():
+    with pytest.raises(AplcError, match=r"preset = None: give its name"):
+        Tagger(None).fit(["a"], [["x"]])
+    with pytest.raises(ModelError, match=r"None: give a model folder"):
+        Tagger.from_pretrained(None)
+
+
 def test_folder_that_is_no_model(tmp_path):
     with pytest.raises(ModelError, match="not a model folder"):
         Tagger.from_pretrained(tmp_path)

@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -38,7 +38,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     _check_replaceable(path)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        try:
+            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        except OSError as error:  # such as a read-only folder; nobody knows the temporary name
+            raise OSError(error.errno, error.strerror, str(path)) from None
         os.close(handle)
         temporary = Path(name)
         try:
@@ -85,14 +88,20 @@ def check_output(path: Path) -> None:
         raise AplcError(f"{path}: is a link to itself; give the name of a file, or - for standard output")
 
 
-def messages(*outputs: Path | None) -> TextIO:
-    """Check a command's outputs; returns the stream for messages: standard error if data goes to standard output."""
+def messages(*outputs: Path | None, reads: Mapping[Path, str] | None = None) -> TextIO:
+    """Check a command's outputs; returns the stream for messages: standard error if data goes to standard output.
+
+    `reads`: files that no output may replace, and what each of them is. Links are followed on both sides.
+    """
+    kept = {os.path.realpath(path): what for path, what in (reads or {}).items()}
     to_stdout = [output for output in outputs if output == STDOUT]
     if len(to_stdout) > 1:
         raise AplcError("only one output can be - (standard output); give the other one the name of a file")
     for output in outputs:
         if output and output != STDOUT:
             check_output(output)
+            if what := kept.get(os.path.realpath(output)):
+                raise AplcError(f"{output}: is {what}, and would be replaced; give the output another name")
     return sys.stderr if to_stdout else sys.stdout
 
 
@@ -103,17 +112,19 @@ def _check_replaceable(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
     """A full disk is reported with the file that found no room: the system doesn't name it when a write fails."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         found = re.search(r"os error (\d+)", str(error))  # safetensors' way to pass on the system's error
         number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number is None and re.search(r"\d+ requested and \d+ written", str(error)):  # NumPy's words for a full disk
+            number = errno.ENOSPC
         if number not in _NO_ROOM:
             raise
         kept = "; what was there before is intact" if path.exists() else ""
-        raise OSError(number, f"{os.strerror(number)}{kept}; make room and try again", str(path)) from None
+        raise OSError(number, f"{os.strerror(number)}{kept}; {cure}", str(path)) from None
 
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -242,12 +253,15 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aplc"
 
 
+CACHE_CURE = "make room, or set APLC_CACHE to a folder on another disk: it says where the cache is"
+
+
 def cached(folder: Path, build: Callable[[Path], None]) -> Path:
     """`folder`, made by `build` unless it already exists."""
     if folder.is_dir():
         return folder
     try:
-        with new_folder(folder) as temporary:
+        with naming(folder, CACHE_CURE), new_folder(folder) as temporary:
             build(temporary)
     except OSError:
         if not folder.is_dir():  # else another process was first; its content is the same

@@ -63,6 +63,8 @@ class IndicatorTagger(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on `texts` and an indicator matrix: numpy, scipy or a data frame, of zeros and ones."""
         if isinstance(self.tagger, str):
             raise AplcError(f'tagger: pass Tagger("{self.tagger}"), not only the name of its preset')
+        if isinstance(self.tagger, type):
+            raise AplcError(f"tagger: pass {self.tagger.__name__}(), not the class")
         if not is_indicator(labels):
             raise AplcError(
                 "labels: give an indicator matrix, MultiLabelBinarizer().fit_transform(labels); lists of names are "
@@ -105,7 +107,8 @@ class IndicatorTagger(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def score(self, texts: Iterable[str], labels: Labels) -> float:
         """nDCG of the five best labels, as `Tagger.score` has it."""
         self._check_fitted()
-        return self.tagger_.score(texts, labels, label_names=self.label_names_)
+        names = self.label_names_ if is_indicator(labels) else None
+        return self.tagger_.score(texts, labels, label_names=names)
 
     @property
     def _rule(self) -> dict[str, Any]:

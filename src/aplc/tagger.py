@@ -6,7 +6,7 @@ It works in a Pipeline and in GridSearchCV. `settings` holds what `--set` takes,
 """
 
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -24,7 +24,7 @@ from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import DEPTH
 from aplc.models.trained import TrainedTagger
-from aplc.predict.decide import Rule
+from aplc.predict.decide import Rule, check_top_k
 from aplc.predict.search import decide_documents, predict_documents
 from aplc.store.folder import check_free, load_tagger, save_tagger
 from aplc.store.hub import fetch_model, push_model
@@ -61,7 +61,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         them. `label_names` are its columns' names; without them a data frame's columns keep theirs, and others are
         called "0", "1", ...
         """
-        config = Config.from_preset(self.preset).with_settings(list(self.settings))
+        config = self._config()
         documents, columns = read_labelled(texts, labels, label_names)
         if not any(document.labels for document in documents):
             raise AplcError("labels: no text has a label; give at least one of them a name, or a 1 in a matrix")
@@ -144,8 +144,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, texts: str | Iterable[str], top_k: int = DEPTH) -> sparse.csr_array:
         """Probabilities of each text's `top_k` best labels as a sparse (texts, labels) array; columns: `classes_`."""
-        if top_k < 1:
-            raise AplcError(f"top_k = {top_k}: must be at least 1")
+        check_top_k(top_k)
         trained = self.trained
         documents = [Document(text) for text in read_texts([texts] if isinstance(texts, str) else texts)]
         k, shape = min(top_k, len(trained.labels)), (len(documents), len(trained.labels))
@@ -213,6 +212,16 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
                 "labels: the columns have no names, and the model's labels are not numbers; give label_names"
             )
         return documents
+
+    def _config(self) -> Config:
+        """Checked here and not in the constructor, as scikit-learn asks of estimators."""
+        if not isinstance(self.preset, str):
+            raise AplcError(f'preset = {self.preset!r}: give its name, such as "words", or the path of a .toml file')
+        settings: Any = self.settings
+        listed = list(settings) if isinstance(settings, Iterable) and not isinstance(settings, str | Mapping) else None
+        if listed is None or not all(isinstance(setting, str) for setting in listed):
+            raise AplcError('settings: give a list of strings, such as ["train.epochs=3"]')
+        return Config.from_preset(self.preset).with_settings(listed)
 
     @property
     def _screen(self) -> Screen:

@@ -1,6 +1,7 @@
 """Guards the command line as users meet it: every expected failure is one line on standard error and exit code 2."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -138,8 +139,64 @@ def test_reader_that_goes_away_stops_prediction_quietly(trained, tmp_path):
 
 def test_prediction_does_not_replace_its_input(trained, tmp_path):
     path = write(tmp_path / "in.jsonl", '{"text": "a"}\n')
-    fails(aplc("predict", trained, path, "--out", tmp_path / "." / "in.jsonl"), "is the input")
+    fails(aplc("predict", trained, path, "--out", tmp_path / "." / "in.jsonl"), "a file that this command reads")
     assert path.read_text() == '{"text": "a"}\n'
+
+
+@pytest.fixture(scope="module")
+def words(corpus, tmp_path_factory):
+    """A words model, which trains in a second."""
+    out = tmp_path_factory.mktemp("words") / "model"
+    ok(aplc("train", corpus, "--preset", "words", "--out", out))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate m c --json books.csv", "--json books.csv: give a name that ends in .json"),
+        ("plan c --preset words --json c/train.jsonl", "--json c/train.jsonl: give a name that ends in .json"),
+        ("evaluate m books.json --json books.json", "books.json: is a file that this command reads"),
+        ("evaluate m c --json c/test.json", "c/test.json: is a part of the corpus c"),
+        ("evaluate m c --json m/config.json", "m/config.json: is a file of the model m"),
+        ("evaluate m c --json link.json", "link.json: is a file of the model m"),
+        ("plan books.json --preset words --json books.json", "books.json: is a file that this command reads"),
+        ("predict m c/test.jsonl --out m/labels.txt", "m/labels.txt: is a file of the model m"),
+        ("predict m c/test.jsonl --out m/evaluation.json", "m/evaluation.json: is a file of the model m"),
+        ("predict m c/test.jsonl --out names.txt --allow names.txt", "names.txt: is a file that this command reads"),
+        ("compare a.json b.json --json b.json", "b.json: is a file that this command reads"),
+        ("predict m c/test.jsonl --out o.csv.gz", "o.csv.gz: predictions are written as .csv, .tsv or .jsonl"),
+        ("predict m c/test.jsonl --out o.XLSX", "not as .XLSX"),
+        ("predict m c/test.jsonl --out o.parquet", "not as .parquet"),
+    ],
+)
+def test_outputs_replace_nothing_that_is_read(words, corpus, tmp_path, monkeypatch, command, message):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(words, "m")
+    shutil.copytree(corpus, "c")
+    write(tmp_path / "books.json", json.dumps([json.loads(line) for line in TWO.splitlines()]))
+    write(tmp_path / "names.txt", "animals\n")
+    (tmp_path / "link.json").symlink_to(tmp_path / "m" / "config.json")
+    for name in ("books.csv", "a.json", "b.json"):
+        write(tmp_path / name, "mine")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    fails(aplc(*command.split()), message)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_outputs_of_last_time_are_replaced_wherever_they_are(words, corpus, tmp_path):
+    model, folder = shutil.copytree(words, tmp_path / "m"), shutil.copytree(corpus, tmp_path / "c")
+    for _ in range(2):
+        ok(aplc("evaluate", model, folder, "--json", model / "evaluation.json", "--report", folder / "report.html"))
+        ok(aplc("evaluate", model, folder, "--json", folder / "figures.json"))
+        ok(aplc("predict", model, folder / "test.jsonl", "--out", model / "tags.csv"))
+
+
+def test_rejects_do_not_replace_the_input(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "rejects.jsonl", TWO + "{oops\n")
+    fails(aplc("evaluate", words, "rejects.jsonl", "--on-bad-row", "skip"), "rejects.jsonl: rows that can't be read")
+    assert (tmp_path / "rejects.jsonl").read_text() == TWO + "{oops\n"
 
 
 def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
@@ -148,6 +205,41 @@ def test_training_replaces_nothing_of_the_users(corpus, tmp_path):
     fails(aplc("train", corpus, "--preset", "words", "--out", mine), "is a file")
     assert [path.name for path in tmp_path.iterdir()] == ["README.md"]
     assert mine.read_text() == "mine"
+
+
+def test_what_is_no_model_is_called_what_it_is(words, corpus, tmp_path):
+    texts = write(tmp_path / "texts.jsonl", TWO)
+    fails(aplc("predict", texts, words, "--out", tmp_path / "o.csv"), "texts.jsonl: is a file", "wrong order")
+    fails(aplc("serve", corpus), f"{corpus}: is a corpus, not a model folder", f"aplc train {corpus} --out MODEL")
+    fails(aplc("evaluate", corpus, words), "is a model folder, not a corpus", "wrong order")
+    fails(aplc("labels", "list", tmp_path), "not a model folder (no config.json)")
+
+
+def test_a_model_is_not_trained_into_a_corpus(corpus, tmp_path):
+    folder = shutil.copytree(corpus, tmp_path / "c")
+    fails(aplc("train", folder, "--preset", "words", "--out", folder), "c: holds a corpus (train.jsonl)")
+    assert sorted(path.name for path in folder.iterdir()) == ["test.jsonl", "train.jsonl"]
+
+
+def test_interrupted_fit_says_that_nothing_was_saved(corpus, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("aplc.train.words.fit_words", interrupt)
+    done = aplc("train", corpus, "--preset", "words", "--out", tmp_path / "m")
+    assert done.returncode == 130
+    assert done.stderr.endswith("stopped; nothing was saved\n")
+
+
+def test_retired_labels_are_not_counted(words, corpus, tmp_path):
+    ok(aplc("labels", "retire", words, "rare", "--out", tmp_path / "m"))
+    assert ok(aplc("evaluate", tmp_path / "m", corpus)).startswith("60 documents, 5 labels\n")
+    fails(aplc("labels", "merge", words, "food", "animals", "--into", "food"), "into itself; leave it out")
+
+
+def test_split_of_nothing(tmp_path):
+    path = write(tmp_path / "a.jsonl", TWO)
+    fails(aplc("split", path, "--out", tmp_path / "c", "--dev", 0, "--test", 0), "nothing would be split off")
 
 
 def test_fit_that_fails_leaves_no_run_behind(tmp_path):

@@ -53,6 +53,14 @@ ERRORS = {
     "too few to split": ({"a.jsonl": GOOD}, "split a.jsonl --out c"),
     "shares above one": ({"a.jsonl": GOOD}, "split a.jsonl --out c --dev 0.5 --test 0.5"),
     "date in another order": ({"a.csv": "text,labels,day\nx,a,31.12.2020\n"}, "split a.csv --out c --by-date day"),
+    "splitting nothing off": ({"a.jsonl": GOOD}, "split a.jsonl --out c --dev 0 --test 0"),
+    "figures over a table": ({"a.csv": CSV + "x,a\n"}, "evaluate m a.csv --json a.csv"),
+    "figures over a part": ({"c/test.json": "[]"}, "evaluate m c --json c/test.json"),
+    "tags over a model": ({"m/labels.txt": "a\n", "a.jsonl": GOOD}, "predict m a.jsonl --out m/labels.txt"),
+    "model over a corpus": ({"c/train.jsonl": GOOD}, "train c --preset words --out c"),
+    "text before model": ({"a.jsonl": GOOD}, "predict a.jsonl m --out tags.csv"),
+    "corpus for a model": ({"c/train.jsonl": GOOD}, "serve c"),
+    "corpus before model": ({"c/test.jsonl": GOOD, "m/labels.txt": "a\n"}, "evaluate c m"),
     "group that is not there": ({"a.csv": CSV + "x,a\n"}, "split a.csv --out c --group journal"),
 }
 
@@ -76,11 +84,17 @@ def put(folder, files):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+def contents(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def answer(folder, files, command):
     """What a command says of these files."""
     put(folder, files)
+    before = contents(folder)
     done = aplc(*(command.split() if isinstance(command, str) else command))
     assert (done.returncode, done.stdout) == (2, ""), done
+    assert contents(folder) == before
     return done.stderr.strip()
 
 

@@ -1,5 +1,6 @@
 """Guards the cache of documents: it holds what was encoded, and is never stale or half-built."""
 
+import errno
 import os
 from collections import Counter
 from pathlib import Path
@@ -131,3 +132,13 @@ def test_build_cut_short_goes_on_where_it_stopped(tmp_path, monkeypatch, stop):
 def test_cache_of_empty_texts(tmp_path):
     cache = build(tmp_path / "cache", documents([" ", ""]))
     assert cache.document(0)[0].tolist() == []
+
+
+def test_full_disk_names_the_cache_and_how_to_move_it(tmp_path):
+    def filling():
+        yield from documents()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device; make room, or set APLC_CACHE") as found:
+        build(tmp_path / "cache", filling())
+    assert found.value.filename == str(tmp_path / "cache")

@@ -132,3 +132,24 @@ def test_command_marks_documents_it_abstains_from(trained, tmp_path):
     fails(aplc(*arguments, "--allow", tmp_path / "nowhere"), "list of labels")
     (tmp_path / "deny.txt").write_text("foot\n")
     fails(aplc(*arguments, "--deny", tmp_path / "deny.txt"), "'foot'", "'food'")
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"top_k": 2.0}, "top_k = 2.0: must be a whole number"),
+        ({"top_k": "3"}, "top_k = '3': must be a whole number"),
+        ({"top_k": True}, "top_k = True: must be a whole number"),
+        ({"threshold": "0.5"}, "threshold = '0.5': must be a number"),
+        ({"threshold": True}, "threshold = True: must be a number"),
+        ({"precision": [0.5]}, r"precision = \[0.5\]: must be a number"),
+        ({"expected_f1": "yes"}, "expected_f1 = 'yes': must be True or False"),
+    ],
+)
+def test_rules_of_another_type_are_refused(rule, message):
+    with pytest.raises(AplcError, match=message):
+        Rule(**rule)
+
+
+def test_rules_of_numpys_numbers():
+    assert Rule(top_k=np.int64(3), threshold=np.float32(0.5)).limit == 3

@@ -9,7 +9,7 @@ import pytest
 
 from aplc.data.formats import Document
 from aplc.errors import AplcError
-from aplc.predict.writers import writer_for
+from aplc.predict.writers import check_kept, writer_for
 from helpers import aplc, fails, ok, write
 
 TAGS = [("a, b", 0.75), ("c", 0.5)]
@@ -59,6 +59,19 @@ def test_ambiguous_tables_are_refused():
         written("out.csv", [Document("t", line=1, kept={"x": 1}), Document("t", line=2, kept={"y": 1})])
 
 
+def test_columns_that_no_document_has_can_not_be_kept():
+    documents = [Document("t", names=("text", "isbn")), Document("t", names=("text", "isbn", "year"))]
+    assert list(check_kept("a.jsonl", documents, ("isbn", "year"))) == documents
+    assert list(check_kept("a.jsonl", documents, ("all",))) == documents
+    assert list(check_kept("a.jsonl", [], ("isbn",))) == []
+    with pytest.raises(AplcError, match=r"a.jsonl: --keep ISBN: none of the first 2 documents .* nearest is 'isbn'$"):
+        list(check_kept("a.jsonl", documents, ("year", "ISBN")))
+    with pytest.raises(AplcError, match=r"write --keep isbn --keep text$"):
+        list(check_kept("a.jsonl", documents, ("isbn,text",)))
+    with pytest.raises(AplcError, match="nothing but texts"):
+        list(check_kept("a.txt", [Document("t")], ("isbn",)))
+
+
 def test_keep_all_and_labels_that_nobody_reads(trained, tmp_path):
     """An input's labels are of no use to predict: odd ones must not stop it."""
     path = write(tmp_path / "in.jsonl", '{"id": 7, "text": "cat dog", "labels": "odd", "year": 2020}\n')
@@ -68,5 +81,6 @@ def test_keep_all_and_labels_that_nobody_reads(trained, tmp_path):
     ok(aplc("predict", trained, path, "--out", tmp_path / "o.csv", "--keep", "year"))
     assert (tmp_path / "o.csv").read_text().startswith("id,year,labels,probabilities\n7,2020,")
     fails(aplc("predict", trained, path, "--out", tmp_path / "o.csv", "--label-separator", ","), "music, classical")
+    fails(aplc("predict", trained, path, "--out", tmp_path / "p.csv", "--keep", "Year"), "in.jsonl: --keep Year")
     table = write(tmp_path / "in.csv", "text\ncat\n")
     fails(aplc("predict", trained, table, "--out", tmp_path / "p.csv", "--keep", "yaer"), "in.csv, line 1", "--keep")

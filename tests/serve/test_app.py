@@ -95,6 +95,7 @@ def test_top_k_beyond_the_number_of_labels_gives_all(client):
         (b"nope", "not JSON"),
         (b'{"text": "cat"', "not JSON"),
         (b"\xff\xfe", "JSON"),
+        (b'{"text": "caf\xe9"}', "not UTF-8; send UTF-8"),
         (b"[" * 5000, "JSON"),
         (b"null", "body"),
         (b"[]", "body"),

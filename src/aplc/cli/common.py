@@ -2,13 +2,14 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
 from aplc.config import preset_names
+from aplc.errors import AplcError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
     from aplc.data.columns import Columns
@@ -31,6 +32,43 @@ OnBadRow = Annotated[
     Literal["stop", "skip"],
     typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on."),
 ]
+
+
+def check_outputs(
+    *others: Path | None,
+    json_file: Path | None = None,
+    models: Iterable[Path] = (),
+    corpora: Iterable[Path] = (),
+    inputs: Iterable[Path | None] = (),
+    replaces: Path | None = None,
+) -> TextIO:
+    """Refuse outputs that would replace what the command reads; returns the stream for messages.
+
+    Of a folder these are the names of a model's files or of a corpus' parts, whether they are there yet or not: a new
+    calibration.json or test.json would be read the next time. `replaces` is an exception.
+    """
+    from aplc.data.corpus import PARTS
+    from aplc.data.formats import SUFFIXES
+    from aplc.files import STDOUT, messages
+    from aplc.store.safety import MODEL_FILES, RUN_FILE
+
+    if json_file and json_file != STDOUT and json_file.suffix.lower() != ".json":
+        raise AplcError(f"--json {json_file}: give a name that ends in .json, or - for standard output")
+    reads = {path: "a file that this command reads" for path in (*models, *corpora, *inputs) if path}
+    reads |= {
+        folder / name: f"a file of the model {folder}"
+        for folder in models
+        for name in (*(file.name for file in MODEL_FILES), RUN_FILE)
+    }
+    reads |= {
+        folder / f"{part}{suffix}": f"a part of the corpus {folder}"
+        for folder in corpora
+        for part in PARTS
+        for suffix in SUFFIXES
+    }
+    if replaces:
+        del reads[replaces]
+    return messages(*others, json_file, reads=reads)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, OnBadRow, open_corpus, say_rejects
+from aplc.cli.common import CorpusArgument, OnBadRow, check_outputs, open_corpus, say_rejects
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -131,6 +131,7 @@ def inspect(
 
     if picture:
         check_kind(picture)
+    check_outputs(picture, corpora=[corpus])
     config = Config.from_preset(preset)
     reads = None if KINDS[config.model.kind].reads_all else config.data.max_length
     length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)

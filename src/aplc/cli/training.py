@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, open_corpus, say_rejects
+from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, check_outputs, open_corpus, say_rejects
 from aplc.data.columns import Columns
 
 
@@ -28,9 +28,9 @@ def plan(
     """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
     from aplc.config import Config
     from aplc.console import Screen
-    from aplc.files import messages, output_json
+    from aplc.files import output_json
 
-    told = messages(json_file)
+    told = check_outputs(json_file=json_file, corpora=[corpus])
     config = Config.from_preset(preset).with_settings(set_ or [])
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened:
         from aplc.data.source import Source

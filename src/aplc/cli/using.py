@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, open_corpus, say_rejects
+from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -42,7 +42,7 @@ def evaluate(
     from aplc.evaluate.run import parse_propensity
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
-    from aplc.files import STDOUT, messages
+    from aplc.files import STDOUT
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
@@ -51,7 +51,7 @@ def evaluate(
     ab = parse_propensity(propensity)
     if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
-    told = messages(report, json_file)
+    told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
     screen = Screen()
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
@@ -86,9 +86,9 @@ def compare(
 ) -> None:
     """Put runs side by side, and test each against the first on the same documents (paired bootstrap)."""
     from aplc.evaluate.comparison import compare_runs
-    from aplc.files import messages, output_json
+    from aplc.files import output_json
 
-    told = messages(json_file)
+    told = check_outputs(picture, json_file=json_file, models=runs)
     comparison = compare_runs(runs)
     if picture:
         comparison.draw(picture)
@@ -151,9 +151,10 @@ def predict(
     """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
-    from aplc.files import STDOUT, messages
+    from aplc.files import STDOUT
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
+    from aplc.predict.writers import check_kept
     from aplc.store.folder import load_tagger
 
     rule = Rule(
@@ -164,9 +165,7 @@ def predict(
         allow=read_names(allow) if allow else None,
         deny=read_names(deny) if deny else (),
     )
-    told = messages(out)
-    if out != STDOUT and out.resolve() == Path(input_).resolve():
-        raise AplcError(f"{out}: is the input; give --out another name")
+    told = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     columns = replace(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
@@ -180,7 +179,7 @@ def predict(
             file=sys.stderr,
         )
     with Screen().bar("tagging") as advance:
-        documents = read_documents(input_, bad_rows, columns)
+        documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
         n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""

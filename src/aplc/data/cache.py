@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.errors import CorpusError
-from aplc.files import flush_files, write_json
+from aplc.files import CACHE_CURE, flush_files, naming, write_json
 
 VERSION = 2
 ENCODED_AT_ONCE = 1_000
@@ -85,7 +85,7 @@ class DocumentCache:
         """
         temporary = folder.with_name(f".{folder.name}.part")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(temporary.with_suffix(".lock")):
+        with naming(folder, CACHE_CURE), FileLock(temporary.with_suffix(".lock")):
             if not folder.is_dir():
                 try:
                     _write(temporary, documents, encode, dtype, labels, advance)

@@ -12,10 +12,17 @@ from typing import Literal, get_args
 
 from aplc.data.columns import Columns
 from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
+from aplc.data.labels import NAMES
 from aplc.errors import CorpusError
 
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = get_args(Part)
+
+
+def corpus_parts(folder: Path) -> list[Path]:
+    """Files of a folder that would be read as parts of a corpus."""
+    names = [folder / f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES]
+    return [path for path in names if path.is_file()]
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,8 @@ class Corpus:
                 raise CorpusError(f"{path}: both {found[0].name} and {found[1].name}; keep one")
             if found:
                 parts[part] = found[0]
+        if not parts and (path / NAMES).is_file():
+            raise CorpusError(f"{path}: is a model folder, not a corpus; are the arguments in the wrong order?")
         if not parts:
             raise CorpusError(
                 f"{path}: no train, dev or test file in this folder ({', '.join(SUFFIXES)}); "

@@ -46,6 +46,8 @@ class Document:
     """Line (JSON Lines, CSV, TSV, text) or row (JSON, Parquet) in its file, from 1."""
     kept: dict[str, Any] | None = None
     """Columns that were to be carried along (`Columns.keep`), as they are in the file."""
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """The row's own columns, where some were to be carried along."""
 
 
 @dataclass
@@ -65,6 +67,8 @@ class BadRows:
             raise CorpusError(f"{where}, {unit} {line}: {error} (or skip such rows with --on-bad-row skip)")
         if (where, line) in self._seen:  # a corpus is read more than once
             return
+        if self.rejects is not None and self.rejects.resolve() == Path(path).resolve():
+            raise CorpusError(f"{where}: rows that can't be read would be written to this very file; rename it")
         if self.rejects is not None and is_main_process():
             self.rejects.parent.mkdir(parents=True, exist_ok=True)
             with self.rejects.open("w" if self.count == 0 else "a", encoding="utf-8") as out:
@@ -108,7 +112,7 @@ def _document(row: Mapping[str, Any], line: int, columns: Columns, *, cells: boo
     kept = columns.kept(row)
     if kept is not None and not is_unicode(json.dumps(kept, ensure_ascii=False, default=str)):
         raise BadRow("not valid Unicode; save the file as UTF-8")
-    return Document(text, labels, identity, line, kept)
+    return Document(text, labels, identity, line, kept, () if kept is None else tuple(row))
 
 
 def _read_lines(path: Path | str, stream: BinaryIO, bad_rows: BadRows, columns: Columns) -> Iterator[Document]:

@@ -58,6 +58,11 @@ def read_labelled(
     if is_indicator(labels):
         matrix, columns = read_indicator(labels, label_names, known)
         rows = [[columns[j] for j in matrix.indices[a:b]] for a, b in _spans(matrix)]
+    elif label_names is not None:
+        raise AplcError(
+            "label_names: are for the columns of an indicator matrix, and labels is a list of names for each text; "
+            "leave label_names out"
+        )
     else:
         rows = _lists(labels)
     if len(listed) != len(rows):

@@ -49,6 +49,8 @@ class How:
     """Column with a year or a date: the newest documents go to test, the next to dev."""
 
     def __post_init__(self) -> None:
+        if self.dev == self.test == 0:
+            raise AplcError("--dev 0 --test 0: nothing would be split off; give at least one a share, such as 0.1")
         if not (self.dev >= 0 and self.test >= 0 and 0 < self.dev + self.test < 1):
             raise AplcError(f"--dev {self.dev:g} --test {self.test:g}: give shares that leave something for train")
         if self.group and self.by_date:

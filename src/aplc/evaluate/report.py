@@ -46,7 +46,7 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
     fields = {
         "title": escape(f"{model} on {corpus}"),
         "subtitle": escape(
-            f"{metrics.n_evaluated:,} documents of the {part} part, {len(evaluation.labels):,} labels, "
+            f"{metrics.n_evaluated:,} documents of the {part} part, {evaluation.labels.n_in_use:,} labels, "
             f"evaluated {datetime.date.today().isoformat()} with aplc {versions()['aplc']}"
         ),
         "light": variables(LIGHT),

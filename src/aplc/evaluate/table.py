@@ -12,7 +12,7 @@ RANKING = ("P", "nDCG", "R", "RP", "PSP", "PSnDCG")
 
 def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     """Figures in percent beside the baseline's, then results by band and cluster, then examples (all by default)."""
-    lines = [f"{evaluation.metrics.n_evaluated:,} documents, {len(evaluation.labels):,} labels", ""]
+    lines = [f"{evaluation.metrics.n_evaluated:,} documents, {evaluation.labels.n_in_use:,} labels", ""]
     lines += _figures(evaluation)
     lines += ["", *_bands("band", evaluation.bands)]
     if evaluation.clusters:

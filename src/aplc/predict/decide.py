@@ -12,6 +12,7 @@ Allow-lists and deny-lists narrow the label set before anything is chosen, so th
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,14 @@ TOP_K = 5
 """Labels of a document where no rule is given."""
 MANY = 50_000
 """With more labels than this, only rather similar names are looked for."""
+
+
+def check_top_k(top_k: object) -> None:
+    """Refuse what is no number of labels; True would count as 1."""
+    if isinstance(top_k, bool) or not isinstance(top_k, Integral):
+        raise AplcError(f"top_k = {top_k!r}: must be a whole number, such as 5")
+    if int(top_k) < 1:
+        raise AplcError(f"top_k = {top_k}: must be at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +54,13 @@ class Rule:
     """None of these labels."""
 
     def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k < 1:
-            raise AplcError(f"top_k = {self.top_k}: must be at least 1")
+        if self.top_k is not None:
+            check_top_k(self.top_k)
+        for name, number in (("threshold", self.threshold), ("precision", self.precision)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, Real)):
+                raise AplcError(f"{name} = {number!r}: must be a number, such as 0.5")
+        if not isinstance(self.expected_f1, bool | np.bool_):
+            raise AplcError(f"expected_f1 = {self.expected_f1!r}: must be True or False")
         if self.threshold is not None and not 0 <= self.threshold <= 1:
             raise AplcError(f"threshold = {self.threshold}: must be between 0 and 1")
         if self.precision is not None and not 0 < self.precision <= 1:

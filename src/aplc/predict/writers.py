@@ -4,18 +4,24 @@ Columns that were kept come along, under their own names; one that has a name of
 """
 
 import csv
+import difflib
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from aplc.data.columns import SEPARATOR, listed
+from aplc.data.columns import ALL, SEPARATOR, listed
 from aplc.data.formats import Document
-from aplc.errors import AplcError
+from aplc.errors import AplcError, CorpusError
 
 Tags = Sequence[tuple[str, float]]
 """(label, probability) pairs, best first."""
+OTHER_FORMATS = (".gz", ".xlsx", ".xls", ".ods", ".parquet", ".feather", ".html", ".xml", ".zip")
+"""Endings under which nobody would look for JSON Lines, which any other ending gets."""
+LOOKED_AT = 2_048
+"""Documents in which a column to keep is looked for."""
 OURS = ("id", "line", "labels", "probabilities", "abstained")
 
 
@@ -30,6 +36,11 @@ class RowWriter(Protocol):
 def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None) -> RowWriter:
     """Chosen by the name of `out`. `labels`: all that may be written; `separator`: between them in CSV, `;` if None."""
     name = out.name.lower()
+    if name.endswith(OTHER_FORMATS):
+        raise AplcError(
+            f"--out {out}: predictions are written as .csv, .tsv or .jsonl, not as {out.suffix}; give one of these "
+            "names, and convert the file afterwards"
+        )
     if not name.endswith((".csv", ".tsv")):
         return JsonLines()
     separator = separator or SEPARATOR
@@ -40,6 +51,24 @@ def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None
             f"--label-separator, such as {other!r}, or write .jsonl"
         )
     return Table("\t" if name.endswith(".tsv") else ",", separator)
+
+
+def check_kept(source: str, documents: Iterable[Document], keep: Sequence[str]) -> Iterator[Document]:
+    """The same documents; refuses a column to keep that none of the first ones has. Tables were checked by header."""
+    documents = iter(documents)
+    first = list(islice(documents, LOOKED_AT))
+    names = dict.fromkeys(name for document in first for name in document.names)
+    for name in keep if first and keep != (ALL,) else ():
+        if name not in names:
+            apart = name.split(",")
+            folded = {known.casefold(): known for known in names}
+            near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)
+            cure = f"; the nearest is {folded[near[0]]!r}" if near else "; there is nothing but texts"
+            if len(apart) > 1 and names.keys() >= set(apart):
+                cure = f"; write {' '.join(f'--keep {one}' for one in apart)}"
+            raise CorpusError(f"{source}: --keep {name}: none of the first {len(first):,} documents has it{cure}")
+    yield from first
+    yield from documents
 
 
 class JsonLines:

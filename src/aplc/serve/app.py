@@ -234,7 +234,8 @@ def _refusal_response(error: Exception) -> Response:
         }
         status, words = error.status_code, cures.get(error.status_code, str(error.detail))
         if status == 400:  # bytes that are not UTF-8, or brackets nested too deeply for the parser
-            status, words = 422, "The body can't be read as JSON."
+            is_text = not isinstance(error.__cause__, UnicodeDecodeError)
+            status, words = 422, "The body can't be read as JSON." if is_text else "The body is not UTF-8; send UTF-8."
         refusal = RefusalError(status, words, **(error.headers or {}))
     elif isinstance(error, RefusalError):
         refusal = error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from aplc.config import Config
+from aplc.data.corpus import corpus_parts
 from aplc.data.labels import LabelSet
 from aplc.errors import ModelError
 from aplc.files import atomic_folder, atomic_write, new_folder, read_json, write_json
@@ -145,10 +146,19 @@ def check_free(folder: Path) -> None:
         ) from None
 
 
+def _no_model(path: Path) -> str:
+    """What a path is that was given for a model folder."""
+    if path.is_file():
+        return "is a file, not a model folder; are the arguments in the wrong order? The model comes first"
+    if corpus_parts(path):
+        return f"is a corpus, not a model folder; train a model with aplc train {path} --out MODEL, and give MODEL"
+    return f"not a model folder (no {CONFIG}); train one with aplc train ... --out {path}"
+
+
 def _read_settings(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
     if not path.is_file():
-        raise ModelError(f"{folder}: not a model folder (no {CONFIG}); train one with aplc train ... --out {folder}")
+        raise ModelError(f"{folder}: {_no_model(folder)}")
     settings = {"label_set": {}} | read_json(path)
     if settings.get("format") not in READ:
         known = " and ".join(map(str, READ))

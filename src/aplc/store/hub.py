@@ -4,6 +4,7 @@ What is fetched is no more trusted than any folder (`safety.py`): only the files
 none of them can run code.
 """
 
+import os
 from pathlib import Path
 
 from aplc.data.hub import download, is_hub_name, reason_of
@@ -15,6 +16,8 @@ _NAMES = [file.name for file in MODEL_FILES if file.on_hub]
 
 def fetch_model(name: str | Path) -> Path:
     """The folder of a model, given as a path or as a name on the hub (`user/model`), which is downloaded once."""
+    if not isinstance(name, str | os.PathLike):
+        raise ModelError(f"{name!r}: give a model folder, or the name of a model on the hub such as user/model")
     folder = Path(name).expanduser()
     if folder.exists() or isinstance(name, Path) or not is_hub_name(name):
         return folder

@@ -98,7 +98,7 @@ def merge_labels(trained: TrainedTagger, names: Sequence[str], into: str) -> Tra
     aliases = dict(labels.aliases)
     for name in dict.fromkeys(names):
         if name == into:
-            raise AplcError(f"can't merge {name!r} into itself")
+            raise AplcError(f"can't merge {name!r} into itself; leave it out of the labels to merge")
         counts[target] += labels.counts[_own(labels, name)]
         aliases = {a: into if t == name else t for a, t in aliases.items()} | {name: into}
     counts[target] = min(int(counts[target]), trained.n_documents)

@@ -3,6 +3,8 @@
 `out` holds the best model so far, `run.json` (what the run was started with), `metrics.jsonl` and `checkpoints/`.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -28,12 +30,23 @@ def train(
     training = training_of(config)
     if world().size > 1:
         require(config.model.kind, "distribute")
-    with RunFolder.open(out, resume=resume) as folder:
+    with RunFolder.open(out, resume=resume) as folder, _saying_what_is_lost(folder, screen):
         with world().main_first():
             data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
         training.fit(data, config, folder, screen)
         return _calibrated(load_tagger(out), data, out, screen)
+
+
+@contextlib.contextmanager
+def _saying_what_is_lost(folder: RunFolder, screen: Screen) -> Iterator[None]:
+    """A words model has no checkpoints, and a network none before its first step: Ctrl-C should not pass in silence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not folder.has_begun:
+            screen.say("stopped; nothing was saved")
+        raise
 
 
 def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: Screen) -> TrainedTagger:

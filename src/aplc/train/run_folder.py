@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aplc.data.corpus import corpus_parts
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
@@ -43,6 +44,8 @@ class RunFolder:
             raise RunError(
                 f"{path}: holds a run already; go on with --resume, choose another --out, or delete it first"
             )
+        if not started and (parts := corpus_parts(path)):
+            raise RunError(f"{path}: holds a corpus ({parts[0].name}); give --out a folder of the model's own")
         if not started and (path / CONFIG).is_file():
             raise RunError(f"{path}: holds a model, but no run that can be resumed; choose another --out")
         if not started and (own := [name for name in WRITTEN if (path / name).exists()]):
@@ -81,6 +84,11 @@ class RunFolder:
     def begin(self, identity: dict[str, Any]) -> None:
         """Note what the run was started with."""
         write_json(self.path / RUN_FILE, identity | {"aplc_version": __version__})
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to go on with by now."""
+        return (self.path / RUN_FILE).is_file()
 
     def check_labels(self) -> None:
         """Refuse to go on where the label set was changed after training: the run would undo that."""
