@@ -155,7 +155,7 @@ def words(corpus, tmp_path_factory):
     ("command", "message"),
     [
         ("evaluate m c --json books.csv", "--json books.csv: give a name that ends in .json"),
-        ("plan c --preset words --json c/train.jsonl", "--json c/train.jsonl: give a name that ends in .json"),
+        ("plan c --preset words --json c/train.jsonl", "c/train.jsonl: is a part of the corpus c"),
         ("evaluate m books.json --json books.json", "books.json: is a file that this command reads"),
         ("evaluate m c --json c/test.json", "c/test.json: is a part of the corpus c"),
         ("evaluate m c --json m/config.json", "m/config.json: is a file of the model m"),

@@ -54,7 +54,7 @@ ERRORS = {
     "shares above one": ({"a.jsonl": GOOD}, "split a.jsonl --out c --dev 0.5 --test 0.5"),
     "date in another order": ({"a.csv": "text,labels,day\nx,a,31.12.2020\n"}, "split a.csv --out c --by-date day"),
     "splitting nothing off": ({"a.jsonl": GOOD}, "split a.jsonl --out c --dev 0 --test 0"),
-    "figures over a table": ({"a.csv": CSV + "x,a\n"}, "evaluate m a.csv --json a.csv"),
+    "figures over a table": ({"a.csv": CSV + "x,a\n"}, "evaluate m c --json a.csv"),
     "figures over a part": ({"c/test.json": "[]"}, "evaluate m c --json c/test.json"),
     "tags over a model": ({"m/labels.txt": "a\n", "a.jsonl": GOOD}, "predict m a.jsonl --out m/labels.txt"),
     "model over a corpus": ({"c/train.jsonl": GOOD}, "train c --preset words --out c"),

@@ -52,8 +52,6 @@ def check_outputs(
     from aplc.files import STDOUT, messages
     from aplc.store.safety import MODEL_FILES, RUN_FILE
 
-    if json_file and json_file != STDOUT and json_file.suffix.lower() != ".json":
-        raise AplcError(f"--json {json_file}: give a name that ends in .json, or - for standard output")
     reads = {path: "a file that this command reads" for path in (*models, *corpora, *inputs) if path}
     reads |= {
         folder / name: f"a file of the model {folder}"
@@ -68,7 +66,10 @@ def check_outputs(
     }
     if replaces:
         del reads[replaces]
-    return messages(*others, json_file, reads=reads)
+    told = messages(*others, json_file, reads=reads)
+    if json_file and json_file != STDOUT and json_file.suffix.lower() != ".json":
+        raise AplcError(f"--json {json_file}: give a name that ends in .json, or - for standard output")
+    return told
 
 
 @contextlib.contextmanager
