@@ -216,7 +216,7 @@ def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], w
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:
-    """The kind of model that a folder holds. Folders of before 0.2 don't name it."""
+    """The kind of model that a folder holds; those of format 1 don't name it."""
     model = config.get("model")
     named = model.get("kind") if isinstance(model, dict) else None
     if named is not None:

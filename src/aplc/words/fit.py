@@ -3,7 +3,6 @@
 bench/LOG.md has the figures of each part. Shapes: N documents, V words and pairs, L labels.
 """
 
-from dataclasses import asdict, replace
 from functools import partial
 
 import numpy as np
@@ -51,18 +50,17 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     if native.library() is None:
         screen.say("no C compiler: SciPy multiplies sparse matrices, which takes two to four times as long")
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
-    words = config.words
-    if not words.ridge:
+    ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
+    if not ridge:
         with screen.bar("choosing the penalty"):
-            words = replace(words, ridge=choose_ridge(x_NV, y_NL, config.train.seed))
-        screen.say(f"penalty: words.ridge = {words.ridge:g}, by leave-one-out scores")
-    options = {name: value for name, value in asdict(words).items() if name != "runs"}
-    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, **options, screen=screen)
+            ridge = choose_ridge(x_NV, y_NL, config.train.seed)
+        screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
+    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen)
     if not weight_VL.nnz:
-        raise RunError(f"words.prune = {words.prune:g}: no weight is as large; choose a lower one, such as 0.02")
+        raise RunError(f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as 0.02")
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
     screen.say(
-        f"weights: {weight_VL.nnz:,} of at least {config.words.prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
+        f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
         f"{len(curves.own):,} labels have curves of their own"
     )
     return WordsModel(features, weight_VL, mean_L, np.ascontiguousarray(curve_L3.T))
