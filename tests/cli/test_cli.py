@@ -165,7 +165,7 @@ def words(corpus, tmp_path_factory):
         ("predict m c/test.jsonl --out m/evaluation.json", "m/evaluation.json: is a file of the model m"),
         ("predict m c/test.jsonl --out names.txt --allow names.txt", "names.txt: is a file that this command reads"),
         ("compare a.json b.json --json b.json", "b.json: is a file that this command reads"),
-        ("predict m c/test.jsonl --out o.csv.gz", "o.csv.gz: predictions are written as .csv, .tsv or .jsonl"),
+        ("predict m c/test.jsonl --out o.csv.gz", "o.csv.gz: predictions are written as .csv, .tsv, .json or .jsonl"),
         ("predict m c/test.jsonl --out o.XLSX", "not as .XLSX"),
         ("predict m c/test.jsonl --out o.parquet", "not as .parquet"),
     ],

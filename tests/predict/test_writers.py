@@ -47,6 +47,13 @@ def test_no_documents_leave_a_header():
     assert written("out.jsonl", []) == ""
 
 
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_json_is_a_list_of_the_same_rows(n):
+    documents = [Document(f"t{i}", line=i) for i in range(1, n + 1)]
+    lines = written("out.jsonl", documents).splitlines()
+    assert json.loads(written("out.json", documents)) == [json.loads(line) for line in lines]
+
+
 def test_json_lines_keep_columns():
     row = json.loads(written("out.jsonl", [Document("", id="x", kept={"id": "x", "labels": ["t"], "year": 2020})]))
     assert row == {"id": "x", "input_labels": ["t"], "year": 2020, "labels": [], "probabilities": [], "abstained": True}

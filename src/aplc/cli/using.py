@@ -111,8 +111,8 @@ def predict(
     out: Annotated[
         Path,
         typer.Option(
-            help="File to write, a row for each document: .csv, .tsv, or else JSON Lines; - for standard output. "
-            "An existing file is replaced."
+            help="File to write, a row for each document: .csv, .tsv, .json, or else JSON Lines; - for standard "
+            "output. An existing file is replaced."
         ),
     ],
     top_k: Annotated[

@@ -1,4 +1,4 @@
-"""Predictions as rows of a file: JSON Lines, or CSV and TSV where the file's name ends so.
+"""Predictions as rows of a file: JSON Lines, or CSV, TSV and a JSON list where the file's name ends so.
 
 Columns that were kept come along, under their own names; one that has a name of ours becomes `input_...`.
 """
@@ -38,11 +38,11 @@ def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None
     name = out.name.lower()
     if name.endswith(OTHER_FORMATS):
         raise AplcError(
-            f"--out {out}: predictions are written as .csv, .tsv or .jsonl, not as {out.suffix}; give one of these "
-            "names, and convert the file afterwards"
+            f"--out {out}: predictions are written as .csv, .tsv, .json or .jsonl, not as {out.suffix}; give one of "
+            "these names, and convert the file afterwards"
         )
     if not name.endswith((".csv", ".tsv")):
-        return JsonLines()
+        return JsonList() if name.endswith(".json") else JsonLines()
     separator = separator or SEPARATOR
     if clash := next((label for label in labels if separator in label), None):
         other = next((candidate for candidate in (";", "|", " | ", " ;; ") if candidate != separator), "|")
@@ -84,6 +84,20 @@ class JsonLines:
 
     def end(self) -> bytes:
         return b""
+
+
+class JsonList(JsonLines):
+    """The same rows as one list, which is what a .json file is read as."""
+
+    def __init__(self) -> None:
+        self.is_empty = True
+
+    def row(self, document: Document, tags: Tags) -> bytes:
+        before, self.is_empty = b"[\n" if self.is_empty else b",\n", False
+        return before + super().row(document, tags).rstrip(b"\n")
+
+    def end(self) -> bytes:
+        return b"[]\n" if self.is_empty else b"\n]\n"
 
 
 class Table:
