@@ -99,7 +99,7 @@ def test_from_downloaded_files_to_a_table(tmp_path, script, write):
 WRITERS = [authors, pecos, attentionxml, repository, authors]
 
 
-@pytest.mark.parametrize(("script", "write"), zip(SCRIPTS, WRITERS, strict=True))
+@pytest.mark.parametrize(("script", "write"), list(zip(SCRIPTS, WRITERS, strict=True)))
 def test_commands(tmp_path, script, write):
     """Every kind of files is told by its names and converted; what a script then calls."""
     (tmp_path / "files").mkdir()

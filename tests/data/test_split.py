@@ -126,7 +126,12 @@ def test_without_a_dev_part_and_with_bad_rows(tmp_path):
     fails(aplc("split", path, "--out", tmp_path / "c"), "already exists")
 
 
-@pytest.mark.parametrize("shares", [(0, 0), (0.5, 0.5), (-0.1, 0.2), (float("nan"), 0.1)])
+def test_something_must_be_split_off():
+    with pytest.raises(AplcError, match="nothing would be split off"):
+        How(dev=0, test=0)
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5), (-0.1, 0.2), (float("nan"), 0.1)])
 def test_shares_must_leave_something(shares):
     with pytest.raises(AplcError, match="leave something for train"):
         How(dev=shares[0], test=shares[1])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aplc import native
-from aplc.config import Config
+from aplc.config import Config, WordsConfig
 from aplc.console import Screen
 from aplc.data.cache import DocumentCache
 from aplc.data.source import TrainingData
@@ -56,8 +56,10 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
             ridge = choose_ridge(x_NV, y_NL, config.train.seed)
         screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
     weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen)
-    if not weight_VL.nnz:
-        raise RunError(f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as 0.02")
+    if not weight_VL.nnz and prune > WordsConfig.prune:  # below, there is nothing to learn: all documents are alike
+        raise RunError(
+            f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as {WordsConfig.prune}"
+        )
     curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
