@@ -47,7 +47,7 @@ def as_options(settings):
     return [argument for setting in settings for argument in ("--set", setting)]
 
 
-SETTINGS = as_options([*SMALL, "train.epochs=1"])
+SETTINGS = ["--preset", "tiny", *as_options([*SMALL, "train.epochs=1"])]
 
 
 def topic_rows(n, seed):
@@ -128,8 +128,9 @@ SAME_STEPS = [*SMALL, "model.dropout=0.0", "model.hidden_dropout=0.0", "train.lr
 def train_command(corpus, out, *settings, processes=1, resume=False, torchrun=()):
     """`aplc train` with `SAME_STEPS` and `settings`, under torchrun if there are several processes."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), *torchrun] if processes > 1 else []
-    train = ["-m", "aplc", "train", str(corpus), "--out", str(out), *as_options([*SAME_STEPS, *settings])]
-    return [sys.executable, *launcher, *train, *(["--resume"] if resume else [])]
+    train = ["-m", "aplc", "train", str(corpus), "--preset", "tiny", "--out", str(out)]
+    options = [*as_options([*SAME_STEPS, *settings]), *(["--resume"] if resume else [])]
+    return [sys.executable, *launcher, *train, *options]
 
 
 def _environment():

@@ -358,3 +358,19 @@ def word_counts(text: str, *, runs: bool) -> dict[int, int]:
 def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     """W = (X'X + r I)^-1 X'Y."""
     return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Words and a network, blended: a label at a time
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def blended_probability(curve: Sequence[float], word_probability: float, network_probability: float) -> float:
+    """sigmoid(a + b w + c v), w and v the parts' logits."""
+    a, b, c = curve
+
+    def logit(p: float) -> float:
+        held = min(max(p, 1e-8), 1 - 1e-6)
+        return math.log(held / (1 - held))
+
+    return 1 / (1 + math.exp(-(a + b * logit(word_probability) + c * logit(network_probability))))

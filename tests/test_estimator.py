@@ -24,7 +24,7 @@ def tagger(trained):
 
 def test_parameters_and_clones():
     tagger = Tagger(settings=QUICK)
-    assert tagger.get_params() == {"preset": "tiny", "settings": QUICK, "verbose": False}
+    assert tagger.get_params() == {"preset": "auto", "settings": QUICK, "verbose": False}
     twin = clone(tagger.set_params(preset="eurlex-4k", verbose=True))
     assert twin.get_params() == tagger.get_params()
     with pytest.raises(NotFittedError):
@@ -32,7 +32,8 @@ def test_parameters_and_clones():
 
 
 def test_pipeline_and_grid_search():
-    pipeline = Pipeline([("shout", FunctionTransformer(lambda texts: [t.lower() for t in texts])), ("tag", Tagger())])
+    lower = FunctionTransformer(lambda texts: [t.lower() for t in texts])
+    pipeline = Pipeline([("shout", lower), ("tag", Tagger("tiny"))])
     grid = {"tag__settings": [[*SMALL, "train.epochs=1"], QUICK]}
     search = GridSearchCV(pipeline, grid, cv=2, error_score="raise").fit([t.upper() for t in TEXTS], LABELS)
     assert search.best_params_["tag__settings"] == QUICK  # more epochs learn more
@@ -73,7 +74,7 @@ def test_sparse_labels_train_the_same_model():
 
 def test_columns_without_names_are_numbered():
     matrix = sparse.csr_array(np.eye(3))
-    tagger = Tagger(settings=[*SMALL, "train.epochs=1"]).fit(["cat", "dog", "rain"], matrix)
+    tagger = Tagger("tiny", settings=[*SMALL, "train.epochs=1"]).fit(["cat", "dog", "rain"], matrix)
     assert sorted(tagger.classes_) == ["0", "1", "2"]
 
 
@@ -95,7 +96,7 @@ def test_partial_fit_goes_on_and_adds_labels(trained):
     assert "physics" in dict(tagger.predict("quark gluon", top_k=3))
     again = Tagger.from_pretrained(trained)
     assert again.predict(TEXTS[:5]) == Tagger.from_pretrained(trained).predict(TEXTS[:5])
-    first = Tagger(settings=[*SMALL, "train.epochs=1"]).partial_fit(TEXTS, LABELS)
+    first = Tagger("tiny", settings=[*SMALL, "train.epochs=1"]).partial_fit(TEXTS, LABELS)
     assert len(first.predict("cat")) == 5
 
 

@@ -10,7 +10,19 @@ from helpers import TOPICS, aplc, ok
 
 def train(corpus, out, encoder, *settings):
     sets = [argument for setting in (f"model.encoder={encoder}", *settings) for argument in ("--set", setting)]
-    return aplc("train", corpus, "--out", out, *sets, "--set", "train.epochs=1", "--set", "data.max_length=24")
+    return aplc(
+        "train",
+        corpus,
+        "--preset",
+        "tiny",
+        "--out",
+        out,
+        *sets,
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "data.max_length=24",
+    )
 
 
 @pytest.fixture(scope="module")

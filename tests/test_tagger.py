@@ -15,7 +15,8 @@ TEXTS = ["cat dog paw", "violin sonata opera", "", "rain " * 5000]
 @pytest.fixture(scope="module")
 def tagger():
     rows = topic_rows(150, seed=3)
-    return Tagger(settings=[*SMALL, "train.epochs=20"]).fit([r["text"] for r in rows], [r["labels"] for r in rows])
+    tagger = Tagger("tiny", settings=[*SMALL, "train.epochs=20"])
+    return tagger.fit([r["text"] for r in rows], [r["labels"] for r in rows])
 
 
 def test_names_in_names_out(tagger):

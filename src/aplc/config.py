@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_
 
 from aplc.errors import AplcError
 
+AUTO = "auto"
+"""In a preset's place: the one that is best on this machine (`train/auto.py`)."""
 PRESET_ALIASES = {"cpu": "words"}
 """Former names of presets."""
 
@@ -85,9 +87,9 @@ class EncoderConfig:
 
 @dataclass(kw_only=True, frozen=True)
 class ModelConfig(EncoderConfig):
-    kind: Literal["network", "words", "exported"] = "network"
-    """What is trained: the paper's network, or a words model, which ignores the other settings of `model`, `clusters`
-    and `train` but the seed. "exported" is what `aplc export` makes."""
+    kind: Literal["network", "words", "both", "exported"] = "network"
+    """What is trained: the paper's network; a words model, which ignores the other settings of `model`, `clusters` and
+    `train` but the seed; or both, blended. "exported" is what `aplc export` makes."""
     pooling: Literal["auto", "last", "first", "mean"] = "auto"
     """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
     hidden_width: int = 768
@@ -175,6 +177,12 @@ class StepsConfig:
 class TrainConfig(StepsConfig):
     epochs: int = 8
     """Passes over the training documents (the paper's N_e)."""
+    max_documents: int = 0
+    """Documents that the network reads in all its epochs together, so that a large corpus does not take days; 0 for no
+    limit. The last epoch may be a part of one."""
+    precision: Literal["auto", "float32"] = "auto"
+    """"auto": products in bfloat16 where the processor is made for it: on a GPU, and on a CPU for encoders of
+    `transformers`."""
     clusters_optimizer: Literal["adamw", "sgd"] = "adamw"
     """For the clusters: AdamW as the paper, or plain SGD, which keeps no moments: a third of the memory."""
     lr_encoder: float = 5e-5
@@ -193,13 +201,13 @@ class TrainConfig(StepsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("train", "epochs", self.epochs, self.epochs >= 1, "at least 1")
-        for name in ("lr_encoder", "lr_hidden", "lr_clusters", "patience"):
+        for name in ("max_documents", "lr_encoder", "lr_hidden", "lr_clusters", "patience"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
 
 
 @dataclass(kw_only=True, frozen=True)
 class WordsConfig:
-    """For `model.kind = "words"`."""
+    """For `model.kind = "words"`, and the words part of "both"."""
 
     limit: int = 8_192
     """Largest system that is solved directly: all documents, or else so many of the weightiest words and pairs. Memory

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator
 
-from aplc.config import Config
+from aplc.config import AUTO, Config
 from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.inputs import Labels, read_labelled, read_texts
@@ -28,6 +28,7 @@ from aplc.predict.decide import Rule, check_top_k
 from aplc.predict.search import decide_documents, predict_documents
 from aplc.store.folder import check_free, load_tagger, save_tagger
 from aplc.store.hub import fetch_model, push_model
+from aplc.train.auto import configure
 from aplc.train.network import SCORE
 from aplc.train.relabel import add_labels
 from aplc.train.run import train
@@ -41,7 +42,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     """Tags texts with the right few of many labels.
 
     Args:
-        preset: name of a preset or path of a TOML file; "tiny" trains in minutes on a CPU.
+        preset: name of a preset or path of a TOML file; "auto" is what is best on this machine: "both" with a GPU or a
+            pretrained encoder at hand, else "words".
         settings: changes to it, as `--set` takes them: `["train.epochs=3"]`.
         verbose: show choices and progress on standard error.
     """
@@ -49,7 +51,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
     _columns: tuple[str, ...] | None = None
     """Names of the columns, if `fit` was given an indicator matrix."""
 
-    def __init__(self, preset: str = "tiny", *, settings: Sequence[str] = (), verbose: bool = False) -> None:
+    def __init__(self, preset: str = AUTO, *, settings: Sequence[str] = (), verbose: bool = False) -> None:
         self.preset = preset
         self.settings = settings
         self.verbose = verbose
@@ -221,7 +223,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         listed = list(settings) if isinstance(settings, Iterable) and not isinstance(settings, str | Mapping) else None
         if listed is None or not all(isinstance(setting, str) for setting in listed):
             raise AplcError('settings: give a list of strings, such as ["train.epochs=3"]')
-        return Config.from_preset(self.preset).with_settings(listed)
+        return configure(self.preset, listed, self._screen)
 
     @property
     def _screen(self) -> Screen:

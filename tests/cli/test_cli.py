@@ -246,8 +246,8 @@ def test_fit_that_fails_leaves_no_run_behind(tmp_path):
     """So that the same command works once its corpus or settings are mended."""
     out, corpus = tmp_path / "model", tmp_path / "corpus.jsonl"
     call = ["train", corpus, "--preset", "words", "--out", out]
-    write(corpus, '{"text": "w", "labels": ["a"]}\n{"text": "v", "labels": ["b"]}\n')
-    fails(aplc(*call), "two training documents")
+    write(corpus, '{"text": "!", "labels": ["a"]}\n{"text": "?", "labels": ["b"]}\n')
+    fails(aplc(*call), "no words")
     write(corpus, '{"text": "one", "labels": ["a"]}\n' * 2)
     ok(aplc(*call))
     write(out / "run.json", "{")

@@ -70,13 +70,13 @@ def of_kind(kind):
 
 def test_an_exported_model_is_not_trained():
     assert training_of(of_kind("words")) is KINDS["words"].training
-    with pytest.raises(ModelError, match=r"model.kind = 'exported' .*; choose one of network, words$"):
+    with pytest.raises(ModelError, match=r"model.kind = 'exported' .*; choose one of network, words, both$"):
         training_of(of_kind("exported"))
 
 
 def test_training_an_exported_model_fails_in_one_line(corpus, tmp_path):
     done = aplc("train", corpus, "--out", tmp_path / "model", "--set", "model.kind=exported")
-    fails(done, "model.kind = 'exported'", "network, words")
+    fails(done, "model.kind = 'exported'", "network, words, both")
     assert not (tmp_path / "model").exists()
 
 
@@ -159,7 +159,7 @@ def predict_with(folder, tmp_path):
     return aplc("predict", folder, "-", "--out", tmp_path / "x.jsonl", stdin='{"text": "cat"}\n')
 
 
-@pytest.mark.parametrize("kind", ["both", "", 3, ["words"], {"a": 1}])
+@pytest.mark.parametrize("kind", ["neither", "", 3, ["words"], {"a": 1}])
 def test_an_unknown_kind_is_refused_in_one_line(trained, tmp_path, kind):
     fails(predict_with(with_kind(trained, tmp_path / "odd", kind), tmp_path), "kind")
 

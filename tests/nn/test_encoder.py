@@ -11,6 +11,7 @@ import transformers
 
 from aplc.config import ModelConfig
 from aplc.errors import ModelError
+from aplc.nn import encoder as module
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.nn.pooling import choose_pooling, pool, split_windows
 from aplc.nn.xlnet import XLNet, XLNetConfig
@@ -100,6 +101,50 @@ def test_other_families_give_the_pooled_states_of_transformers(tmp_path, family)
         all(p.grad is not None for p in encoder.parameters() if p.requires_grad and p.numel() > 0)
         or family == "deberta-v2"
     )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("tokens", [1, 30, 64])
+def test_a_few_documents_at_a_time_give_what_all_at_once_give(tmp_path, monkeypatch, family, tokens):
+    small(family, tmp_path)
+    model = ModelConfig(encoder=str(tmp_path), dropout=0.0)
+    encoder, batch = build_encoder(model, vocab_size=VOCABULARY, max_length=60).eval(), rows([20, 7, 9], 20, left=False)
+    found = []
+    for at_once in (1 << 20, tokens):
+        monkeypatch.setattr(module, "TOKENS_AT_ONCE", at_once)
+        encoder.zero_grad()
+        vectors = encoder(*batch)
+        vectors.square().sum().backward()
+        found.append((vectors.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]))
+    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bfloat16_is_close_to_float32(tmp_path, family):
+    small(family, tmp_path)
+    model = ModelConfig(encoder=str(tmp_path), dropout=0.0)
+    encoder, batch = build_encoder(model, vocab_size=VOCABULARY, max_length=60).train(), rows([20, 7], 20, left=False)
+    exact = encoder(*batch)
+    encoder.train_in_bfloat16()
+    rough = encoder(*batch)
+    assert rough.dtype == torch.float32
+    assert not torch.equal(rough, exact)
+    torch.testing.assert_close(rough, exact, atol=3e-2, rtol=3e-2)
+    rough.square().sum().backward()
+    assert all(p.dtype == p.grad.dtype == torch.float32 for p in encoder.parameters() if p.grad is not None)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_dropout_is_the_settings_own(tmp_path, family):
+    small(family, tmp_path)
+    for dropout in (0.0, 0.3):
+        model = ModelConfig(encoder=str(tmp_path), dropout=dropout)
+        encoder = build_encoder(model, vocab_size=VOCABULARY, max_length=60).train()
+        again = Encoder.from_config(json.loads(json.dumps(encoder.save_config()))).train()
+        again.load_state_dict(encoder.state_dict())
+        batch = rows([20, 7], 20, left=False)
+        for one in (encoder, again):
+            assert torch.equal(one(*batch), one(*batch)) == (dropout == 0)
 
 
 @pytest.mark.parametrize("family", ["xlnet", "bert", "modernbert"])

@@ -214,7 +214,7 @@ def test_sizes_and_durations_read_well():
 
 def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    printed = ok(aplc("plan", corpus, *as_options(small), "--json", "plan.json", "--memory", 4))
+    printed = ok(aplc("plan", corpus, "--preset", "tiny", *as_options(small), "--json", "plan.json", "--memory", 4))
     for words in (
         "6 labels in 200 training documents",
         "tail 1 from 4",

@@ -81,6 +81,24 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, stop_at):
     assert_resumed_equals_uninterrupted(resumable, tmp_path, stop_at)
 
 
+@pytest.mark.parametrize("stop_at", [11, 13, 15])
+def test_a_part_of_an_epoch_is_resumed_like_a_whole_one(corpus, tmp_path, stop_at):
+    def resumable(out, resume=False):
+        run(corpus, out, "train.checkpoint_steps=5", "train.max_documents=250", resume=resume)
+
+    assert_resumed_equals_uninterrupted(resumable, tmp_path, stop_at)
+
+
+def test_no_more_documents_are_read_than_allowed(corpus, tmp_path):
+    """190 documents in steps of 16 are 12 steps an epoch; 250 documents are 16 steps."""
+    screen = Recorder()
+    run(corpus, tmp_path / "model", "train.max_documents=250", "train.patience=0", screen=screen)
+    assert [path.name for path in checkpoints(tmp_path / "model")][-1] == "step-00000016"
+    assert "epoch 2/2" in screen.text
+    lines = map(json.loads, (tmp_path / "model" / "metrics.jsonl").open())
+    assert sum("validation" in line for line in lines) == 2
+
+
 @pytest.mark.parametrize(
     ("numbers", "raised"),
     [

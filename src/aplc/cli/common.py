@@ -21,7 +21,12 @@ ModelArgument = Annotated[Path, typer.Argument(help="A model folder.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write the changed model here, instead of in its own folder.")
 ]
-PresetOption = Annotated[str, typer.Option(help=f"One of {', '.join(preset_names())}; or a TOML file.")]
+PresetOption = Annotated[
+    str,
+    typer.Option(
+        help=f"One of {', '.join(['auto', *preset_names()])}; or a TOML file. auto: what is best on this machine."
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

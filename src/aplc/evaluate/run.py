@@ -7,23 +7,24 @@ Documents stream through the model; only `Metrics`, `Findings` and a fingerprint
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
+from aplc.data.cache import blocks
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.errors import AplcError, CorpusError
 from aplc.evaluate.bands import Band, LabelScore, best_and_worst, by_cluster, by_examples, by_frequency
-from aplc.evaluate.bootstrap import Interval, intervals
+from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
 from aplc.evaluate.findings import Example, Findings
 from aplc.evaluate.metrics import PROPENSITIES, Metrics
 from aplc.models.trained import TrainedTagger
-from aplc.predict.search import predict_documents
+from aplc.predict.search import DOCUMENTS_AT_ONCE, predict_parts
 from aplc.version import __version__
 
 DEPTH = 100
@@ -51,6 +52,8 @@ class Evaluation:
     """Number of clusters, the last ones, with labels that were added after training."""
     before: dict[str, float] | None = None
     """ECE@k before calibration; None if the model is not calibrated."""
+    parts: dict[str, Metrics] = field(default_factory=dict)
+    """Of a model of several parts: what each of them finds alone, before calibration."""
 
     @property
     def n_unseen(self) -> int:
@@ -77,6 +80,12 @@ class Evaluation:
     def intervals(self) -> dict[str, Interval]:
         """95 % intervals of the metrics that have one."""
         return intervals(self.metrics.document_scores())
+
+    @cached_property
+    def gains(self) -> dict[str, dict[str, Difference]]:
+        """What the whole model has above each of its parts, by part and metric, with 95 % intervals."""
+        whole = self.metrics.document_scores()
+        return {name: compare(whole, part.document_scores()) for name, part in self.parts.items()}
 
     @cached_property
     def bands(self) -> list[Band]:
@@ -117,6 +126,11 @@ class Evaluation:
             "label_set_version": self.label_set_version,
             "intervals": {name: [interval.low, interval.high] for name, interval in self.intervals.items()},
             "baseline": self.baseline.result(),
+            "parts": {name: part.result() for name, part in self.parts.items()},
+            "gains": {
+                name: {metric: [gain.difference, gain.low, gain.high] for metric, gain in gains.items()}
+                for name, gains in self.gains.items()
+            },
             "bands": [asdict(band) for band in self.bands],
             "clusters": [asdict(band) for band in self.clusters],
             "by_examples": [asdict(band) for band in self.by_examples],
@@ -147,14 +161,17 @@ class Evaluator:
         threshold: float = 0.5,
         n_examples: int = 0,
         config: dict[str, Any] | None = None,
+        parts: Iterable[str] = (),
     ) -> None:
         self.labels = labels
         self.cutoffs, self.n_added = tuple(cutoffs), n_added
         self.config = config or {}
-        self.metrics, self.baseline, self.before = (
+        names = list(parts)
+        self.metrics, self.baseline, self.before, *alone = (
             Metrics(labels.counts, n_documents=n_documents, propensity=propensity, threshold=threshold)
-            for _ in range(3)
+            for _ in range(3 + len(names))
         )
+        self.parts = dict(zip(names, alone, strict=True))
         in_use = np.flatnonzero(labels.active & (labels.stands_for == np.arange(len(labels))))
         self.frequent = in_use[np.argsort(-labels.counts[in_use], kind="stable")][:DEPTH]
         # Labels added after training were counted on other documents, perhaps on more than n_documents.
@@ -169,10 +186,13 @@ class Evaluator:
         ids: np.ndarray,
         probs: np.ndarray,
         before: tuple[np.ndarray, np.ndarray] | None = None,
+        parts: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
-        """Add a block of predictions; `before`: ids and probabilities before calibration."""
+        """Add a block of predictions: `before` calibration, and of the model's `parts`, too."""
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
         self.metrics.update_lists(ids, probs, truth)
+        for name, found in (parts or {}).items():
+            self.parts[name].update_lists(*found, truth)
         if before is not None:
             self.before.update_lists(*before, truth)
         shape = (len(block), len(self.prior))
@@ -205,6 +225,7 @@ class Evaluator:
             label_set_version=self.labels.version,
             n_added=self.n_added,
             before=before,
+            parts=self.parts,
         )
 
 
@@ -227,19 +248,18 @@ def evaluate(
         threshold=threshold,
         n_examples=n_examples,
         config=trained.config.to_dict(),
+        parts=trained.model.parts,
     )
-    depth = min(DEPTH, len(trained.labels))
-    if trained.calibration is None:
-        for block, ids, probs in predict_documents(trained, documents, depth):
-            evaluator.update(block, ids, probs)
-            advance(len(block))
-        return evaluator.finish()
-    # Predict once, without calibration, and rank twice. Calibration changes the order: twice as many predictions, so
-    # that the first hundred after it are among them.
+    # Predict once, without calibration, and rank with and without it. Calibration changes the order: twice as many
+    # predictions, so that the first hundred after it are among them.
+    depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
     raw = replace(trained.ranking, calibration=None)
-    for block, ids, probs in predict_documents(trained, documents, min(2 * depth, len(trained.labels)), plain=True):
-        after, before = (ranking.settle(ids, probs, depth)[:2] for ranking in (trained.ranking, raw))
-        evaluator.update(block, *after, before)
+    for block in blocks(documents, DOCUMENTS_AT_ONCE):
+        texts = [document.text for document in block]
+        whole, parts = predict_parts(trained.model, texts, width, allowed=trained.allowed)
+        before = raw.settle(*whole, depth)[:2] if trained.calibration else None
+        alone = {name: raw.settle(*found, depth)[:2] for name, found in parts.items()}
+        evaluator.update(block, *trained.ranking.settle(*whole, depth)[:2], before, alone)
         advance(len(block))
     return evaluator.finish()
 

@@ -8,12 +8,16 @@ from aplc.evaluate.findings import Example
 from aplc.evaluate.run import Evaluation
 
 RANKING = ("P", "nDCG", "R", "RP", "PSP", "PSnDCG")
+PARTS = ("P@1", "P@3", "P@5", "RP@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
+"""What is shown of a model's parts."""
 
 
 def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     """Figures in percent beside the baseline's, then results by band and cluster, then examples (all by default)."""
     lines = [f"{evaluation.metrics.n_evaluated:,} documents, {evaluation.labels.n_in_use:,} labels", ""]
     lines += _figures(evaluation)
+    if evaluation.parts:
+        lines += ["", *_parts(evaluation)]
     lines += ["", *_bands("band", evaluation.bands)]
     if evaluation.clusters:
         lines += ["", *_bands("cluster", evaluation.clusters)]
@@ -44,6 +48,23 @@ def _figures(evaluation: Evaluation) -> list[str]:
     lines.append(f"{'micro-F1':<11}{cell('micro-F1')}   (labels with a probability of {metrics.threshold:g} or more)")
     lines.append(f"{'macro-F1':<11}{100 * result['macro-F1']:8.2f}")
     return [*lines, "± half of the 95 % interval (1,000 bootstrap resamples of the documents)"]
+
+
+def part_rows(evaluation: Evaluation) -> list[tuple[str, dict[str, float]]]:
+    """(name, metrics) of each part of the model alone, then of the whole."""
+    rows = [(f"{name} alone", part.result()) for name, part in evaluation.parts.items()]
+    return [*rows, ("both", evaluation.metrics.result())]
+
+
+def _parts(evaluation: Evaluation) -> list[str]:
+    lines = [f"{'percent':<15}" + "".join(f"{name:>9}" for name in PARTS)]
+    for name, metrics in part_rows(evaluation):
+        lines.append(f"{name:<15}" + "".join(f"{100 * metrics[shown]:>9.2f}" for shown in PARTS))
+    best = max(evaluation.parts, key=lambda name: evaluation.parts[name].result()["nDCG@5"])
+    gains = evaluation.gains[best]
+    for word, bound in ((f"above {best}", "difference"), ("  from", "low"), ("  to", "high")):
+        lines.append(f"{word:<15}" + "".join(f"{100 * getattr(gains[shown], bound):>+9.2f}" for shown in PARTS))
+    return [*lines, "from, to: the 95 % interval of the difference (paired bootstrap)"]
 
 
 def _bands(title: str, bands: Sequence[Band]) -> list[str]:

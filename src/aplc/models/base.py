@@ -7,7 +7,7 @@ Entries name functions by their place ("aplc.train.words:fit") and import them w
 stand below the rooms that train and plan, and a words model never waits for what only networks need.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -25,9 +25,13 @@ distribute: train under torchrun. clusters: has label clusters that can be cut d
 
 ENCODER_GRAPH, CLUSTERS_GRAPH = "encoder.onnx", "clusters.onnx"
 """Files of an exported model."""
+WORDS_FILE, BLEND_FILE = "words.safetensors", "blend.safetensors"
+"""Files of a model of two parts; its network has model.safetensors."""
 
 Ids = NDArray[np.int64]
 Probs = NDArray[np.float32]
+PartTopK = Callable[[Any, int, NDArray[np.bool_] | None], tuple[Ids, Probs]]
+"""`LabelModel.topk` of a part of a model, from the whole model's states."""
 
 
 class LabelModel(Protocol):
@@ -55,6 +59,10 @@ class LabelModel(Protocol):
     @property
     def batch_size(self) -> int:
         """Texts to hand over at a time."""
+
+    @property
+    def parts(self) -> Mapping[str, PartTopK]:
+        """The models that this one is made of, by name; most are made of none."""
 
     def prepare(self, texts: Sequence[str]) -> Any:
         """The texts as this model wants them. Safe to call on another thread."""
@@ -127,8 +135,9 @@ class Kind:
     and how probable a new label of few examples is in one that was left out."""
     export: Deferred | None = None
     """(model, folder, int8) writes the exported model's files and gives their size."""
-    reads_all: bool
-    """Whether all of a text is read, however long it is; otherwise `data.max_length` and `data.long_text` say."""
+    reads: Literal["all", "tokens", "both"]
+    """How much of a long text is read: all of it, as many tokens as `data.max_length` and `data.long_text` say, or all
+    by one part and so many by the other."""
     cannot: Mapping[Ability, str] = field(default_factory=dict)
     """What it can't do: a sentence each, with what to do instead."""
 
@@ -142,6 +151,10 @@ _RETRAIN = (
     "a words model learns all its labels at once: train it again with the new documents, "
     "aplc train CORPUS --preset words --out NEW"
 )
+_RETRAIN_BOTH = (
+    "the words part of the model learns all its labels at once: train it again with the new documents, "
+    "aplc train CORPUS --preset both --out NEW"
+)
 _EXPORTED = "an exported model can't learn; train the model it was exported from, and export that again"
 
 KINDS: dict[str, Kind] = {
@@ -153,14 +166,14 @@ KINDS: dict[str, Kind] = {
         learn=Deferred("aplc.train.update:learn"),
         add_labels=Deferred("aplc.train.new_labels:add_labels"),
         export=Deferred("aplc.models.graphs:export"),
-        reads_all=False,
+        reads="tokens",
     ),
     "words": Kind(
         load=Deferred("aplc.words.model:load"),
         what="A words model: ridge regression on TF-IDF of words and word pairs, scores calibrated label by label",
         sections=("data", "words"),
         training=Training(fit=Deferred("aplc.train.words:fit"), plan=Deferred("aplc.plan.words:plan")),
-        reads_all=True,
+        reads="all",
         cannot={
             "learn": _RETRAIN,
             "add_labels": _RETRAIN,
@@ -169,12 +182,29 @@ KINDS: dict[str, Kind] = {
             "clusters": "a words model has no clusters to compare; choose a preset with a network",
         },
     ),
+    "both": Kind(
+        load=Deferred("aplc.models.both:load"),
+        what="Words and meaning: a words model (ridge regression on TF-IDF of words and word pairs) and a network "
+        "(an encoder, a hidden layer, label clusters: APLC-XLNet, Ye et al., ICML 2020), blended by how frequent a "
+        "label is",
+        sections=("data", "model", "clusters", "train", "words"),
+        training=Training(fit=Deferred("aplc.train.both:fit"), plan=Deferred("aplc.plan.both:plan")),
+        reads="both",
+        cannot={
+            "learn": _RETRAIN_BOTH,
+            "add_labels": _RETRAIN_BOTH,
+            "export": "a model of words and a network can't be exported to ONNX; export a network alone "
+            "(--set model.kind=network), or copy the folder",
+            "distribute": "a model of words and a network is trained by one process; leave out torchrun",
+            "clusters": "ablations compare the clusters of a network alone; add --set model.kind=network",
+        },
+    ),
     "exported": Kind(
         load=Deferred("aplc.models.onnx:load"),
         what=f"{_NETWORK}; exported to ONNX",
         sections=("data", "model", "clusters", "train"),
         training=None,
-        reads_all=False,
+        reads="tokens",
         cannot={
             "learn": _EXPORTED,
             "add_labels": _EXPORTED,

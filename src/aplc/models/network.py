@@ -5,10 +5,10 @@
 B documents, T tokens, E encoder width, D hidden width d_h.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,6 +37,7 @@ class TaggingModel(nn.Module):
 
     kind = "network"
     batch_size = 32
+    parts: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(
         self,
@@ -118,6 +119,11 @@ class TaggingModel(nn.Module):
     @torch.inference_mode()
     def probability_of(self, states: Tensor, label: int) -> NDArray[np.float64]:
         return self.clusters.probability_of(states, label).double().cpu().numpy()
+
+    @torch.inference_mode()
+    def probabilities(self, states: Tensor) -> NDArray[np.float32]:
+        """Of every label, (B, L)."""
+        return self.clusters.probabilities(states).float().cpu().numpy()
 
     def characters_read(self, text: str) -> int:
         return self.collator.characters_read(self.tokenizer, text)

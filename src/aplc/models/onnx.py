@@ -7,10 +7,10 @@ and averaged here.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -129,6 +129,7 @@ class OnnxModel:
 
     kind = "exported"
     batch_size = 32
+    parts: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, folder: Path, settings: dict[str, Any], tokenizer: Tokenizer) -> None:
         if not (folder / CLUSTERS_GRAPH).is_file():

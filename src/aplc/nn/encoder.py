@@ -29,12 +29,16 @@ from torch import Tensor, nn
 
 from aplc.config import EncoderConfig, ModelConfig
 from aplc.errors import ModelError
+from aplc.nn.distributed import world
 from aplc.nn.pooling import average_windows, choose_pooling, longest_document, pool
 from aplc.nn.weights import encoder_folder, read_config, weight_files
 from aplc.nn.xlnet import XLNet, XLNetConfig
 
 MAX_SEGMENTS = 8
 """Segments or windows that are read of a long document; the rest is cut off."""
+TOKENS_AT_ONCE = 4_096
+"""On a CPU an encoder of `transformers` takes so many tokens at a time: tensors that malloc can reuse, twice as fast at
+32 x 256 tokens (bench/LOG.md)."""
 
 _CODE_KEYS = {
     *("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
@@ -78,6 +82,7 @@ class Encoder(nn.Module):
         self.family, self.pooling, self.reason, self.source = family, pooling, reason, source
         self.long_text, self.max_length, self.max_segments = long_text, max_length, max_segments
         self.pad_left = isinstance(body, XLNet)
+        self.in_bfloat16 = False
         # Special tokens before and after the text: `text <sep> <cls>` or `[CLS] text [SEP]`.
         self.specials = (0, 2) if self.pad_left else (1, 1)
         if isinstance(body, XLNet):
@@ -132,9 +137,37 @@ class Encoder(nn.Module):
                 return self.body(input_ids, attention_mask, token_type_ids)
             states_BTD = self.body(input_ids, attention_mask, token_type_ids, last_only=False)
         else:
-            types = {"token_type_ids": token_type_ids} if self._takes_types and token_type_ids is not None else {}
-            states_BTD = self.body(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
+            return self._encode_parts(input_ids, attention_mask, token_type_ids)
         return pool(states_BTD, attention_mask, self.pooling, pad_left=self.pad_left)
+
+    def _encode_parts(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """A few documents at a time on a CPU, all at once elsewhere."""
+        n_parts = -(-input_ids.numel() // TOKENS_AT_ONCE) if input_ids.device.type == "cpu" else 1
+        types = token_type_ids if self._takes_types else None
+        given = [x.tensor_split(n_parts) for x in (input_ids, attention_mask, types) if x is not None]
+        pooled = []
+        for ids_BT, mask_BT, *rest in zip(*given, strict=True):
+            if len(ids_BT) or n_parts == 1:  # more parts than documents leave some of them empty
+                named = {"token_type_ids": rest[0]} if rest else {}
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.in_bfloat16):
+                    states_BTD = self.body(input_ids=ids_BT, attention_mask=mask_BT, **named).last_hidden_state
+                pooled.append(pool(states_BTD.float(), mask_BT, self.pooling, pad_left=self.pad_left))
+        return torch.cat(pooled)
+
+    @property
+    def gains_by_bfloat16(self) -> bool:
+        """Whether this CPU has products in bfloat16, and the encoder is not our own XLNet, which is fast in float32."""
+        made_for_it = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return world().device.type == "cpu" and made_for_it and not isinstance(self.body, XLNet)
+
+    def train_in_bfloat16(self) -> None:
+        """Products of an encoder of `transformers` in bfloat16 from now on, on a CPU that has instructions for it.
+
+        Attention is then written out: the gradient of PyTorch's fused one is four times as slow there.
+        """
+        body: Any = self.body
+        body.set_attn_implementation("eager")
+        self.in_bfloat16 = True
 
     def _with_memory(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         body, length = self.body, self.max_length
@@ -222,7 +255,8 @@ def build_encoder(
                 folder, checkpoint_activations=model.checkpoint_activations, dropout=model.dropout
             )
         else:
-            body = _load_transformers(folder, checkpoint_activations=model.checkpoint_activations)
+            dropouts = {name: model.dropout for name in settings if "dropout" in name}
+            body = _load_transformers(folder, dropouts, checkpoint_activations=model.checkpoint_activations)
     pooling, reason = choose_pooling(family, folder, source)
     if model.pooling not in ("auto", pooling):
         pooling, reason = model.pooling, f"as model.pooling says; {family} would use {pooling}"
@@ -260,10 +294,12 @@ def _transformers() -> Any:
     return transformers
 
 
-def _load_transformers(folder: Path, *, checkpoint_activations: bool) -> nn.Module:
+def _load_transformers(folder: Path, dropouts: dict[str, float], *, checkpoint_activations: bool) -> nn.Module:
     transformers = _transformers()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it prints a table about poolers; missing weights are reported below
+    had_bars = transformers.logging.is_progress_bar_enabled()
+    transformers.logging.disable_progress_bar()  # it draws one also where there is no terminal
     try:
         body, info = transformers.AutoModel.from_pretrained(
             folder,
@@ -272,11 +308,14 @@ def _load_transformers(folder: Path, *, checkpoint_activations: bool) -> nn.Modu
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
+            **dropouts,
         )
     except Exception as error:
         raise ModelError(f"transformers can't load {folder}: {' '.join(str(error).split())[:200]}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
+        if had_bars:
+            transformers.logging.enable_progress_bar()
     for name, found, wanted in sorted(info["mismatched_keys"]):
         raise ModelError(
             f"{folder}: {name} has shape {tuple(found)} but config.json asks for {tuple(wanted)}; weights and "

@@ -29,13 +29,13 @@ from aplc.data.tokenizer import Tokenizer
 from aplc.machine import resident_bytes
 from aplc.models.network import TaggingModel
 from aplc.nn.distributed import world
-from aplc.nn.encoder import Encoder, build_encoder
+from aplc.nn.encoder import Encoder
 from aplc.nn.partition import Partition
 from aplc.plan.budget import FLOAT, Sizes, Suggestion, fits, suggest
 from aplc.plan.probe import Timing, measure_activations, measure_time, memory_at_hand
 from aplc.plan.units import duration, in_bytes
 from aplc.train.checkpoint import Progress
-from aplc.train.network import TrainingRun, choose_partition
+from aplc.train.network import TrainingRun, choose_partition, encoder_to_train, total_steps
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import choose_tokenizer, token_dtype
 
@@ -72,6 +72,19 @@ class Plan:
     def steps(self) -> int:
         """Of an epoch."""
         return math.ceil(self.n_train / self.config.train.batch_size)
+
+    @property
+    def epochs(self) -> float:
+        """That are trained for; the last one may be a part of one (`train.max_documents`)."""
+        return total_steps(self.config.train, self.steps) / self.steps
+
+    @property
+    def total_seconds(self) -> float | None:
+        """Of all epochs. A part of an epoch is validated and saved like a whole one."""
+        seconds = self.epoch_seconds()
+        if seconds is None:
+            return None
+        return self.epochs * seconds["training"] + math.ceil(self.epochs) * (seconds["validation"] + seconds["saving"])
 
     def epoch_seconds(self) -> dict[str, float] | None:
         if self.timing is None:
@@ -118,6 +131,8 @@ class Plan:
             "largest_batch": self.sizes.largest_batch(self.available),
             "steps_per_epoch": self.steps,
             "documents_per_second": batch / self.timing.step_seconds if self.timing else None,
+            "epochs": self.epochs,
+            "seconds": self.total_seconds,
             "epoch_seconds": seconds and seconds | {"total": sum(seconds.values())},
             "suggestions": [{"change": s.change, "peak_bytes": s.peak, "fits": s.fits} for s in self.suggestions],
             "config": self.config.to_dict(),
@@ -193,12 +208,14 @@ class Plan:
         threads = torch.get_num_threads()
         where = "the GPU" if world().device.type == "cuda" else f"{threads} CPU thread{'s' if threads > 1 else ''}"
         parts = " + ".join(f"{duration(value)} {name}" for name, value in seconds.items())
-        epoch = sum(seconds.values())
+        epoch, total = sum(seconds.values()), self.total_seconds or 0.0
+        is_cut = self.epochs < self.config.train.epochs
+        cut = f" within train.max_documents = {self.config.train.max_documents:,}" if is_cut else ""
         return [
             f"time, from {self.timing.steps} steps on {where}",
             f"  {rate:,.0f} documents a second, {self.steps:,} steps an epoch",
             f"  an epoch: {duration(epoch)} ({parts})",
-            f"  train.epochs = {self.config.train.epochs}: {duration(epoch * self.config.train.epochs)}",
+            f"  train.epochs = {self.epochs:.3g}{cut}: {duration(total)}",
         ]
 
 
@@ -226,12 +243,7 @@ def plan(
         clusters = replace(config.clusters, cutoffs=partition.cutoffs, div_value=partition.div_value)
         cut = replace(config, clusters=clusters)
         process = resident_bytes()
-        encoder = build_encoder(
-            config.model,
-            vocab_size=tokenizer.vocab_size,
-            long_text=config.data.long_text,
-            max_length=config.data.max_length,
-        )
+        encoder = encoder_to_train(config, tokenizer)
         sizes = _sizes(cut, seen, encoder, tokenizer, cache, process)
         here, is_ = memory_at_hand()
         timing = None

@@ -6,6 +6,7 @@ best k labels are then, and `decide` how many of them a document gets.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from aplc.data.batches import by_length, prefetch
 from aplc.data.cache import blocks
 from aplc.data.formats import Document
 from aplc.files import output_stream
-from aplc.models.base import Ids, LabelModel, Probs
+from aplc.models.base import Ids, LabelModel, PartTopK, Probs
 from aplc.models.calibration import DEPTH, Calibration, Ranking
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
@@ -57,23 +58,51 @@ def predict_batches(
 
     Under `torchrun` the batches are shared out among the ranks, and every rank gets all results.
     """
+    return _each(model, batches, prepare, k, [lambda states: _search(model, states, k, ranking, allowed)])[0]
+
+
+def predict_parts(
+    model: LabelModel, texts: Sequence[str], k: int, *, allowed: Bools | None = None
+) -> tuple[tuple[Ids, Probs], dict[str, tuple[Ids, Probs]]]:
+    """`predict_texts` of the whole model and of each of its parts by name; every text is read once."""
+    batches = by_length([len(text) for text in texts], model.batch_size)
+    searches = [partial(_best, topk, k, allowed) for topk in (model.topk, *model.parts.values())]
+    whole, *parts = _each(model, batches, lambda members: model.prepare([texts[i] for i in members]), k, searches)
+    return whole, dict(zip(model.parts, parts, strict=True))
+
+
+def _each(
+    model: LabelModel,
+    batches: Sequence[NDArray[np.int64]],
+    prepare: Callable[[NDArray[np.int64]], Any],
+    k: int,
+    searches: Sequence[Callable[[Any], tuple[Ids, Probs]]],
+) -> list[tuple[Ids, Probs]]:
+    """What each of the searches finds in the states of all batches."""
     n = sum(map(len, batches))
-    ids = np.full((n, k), -1, dtype=np.int64)
-    probs = np.zeros((n, k), dtype=np.float32)
+    found = [(np.full((n, k), -1, dtype=np.int64), np.zeros((n, k), dtype=np.float32)) for _ in searches]
     own = world().share(batches)
     for members, batch in zip(own, prefetch(prepare, own), strict=True):
-        best_ids, best_probs = _search(model, batch, k, ranking, allowed)
-        ids[members, : best_ids.shape[1]] = best_ids
-        probs[members, : best_probs.shape[1]] = best_probs
+        states = model.read(batch)
+        for (ids, probs), search in zip(found, searches, strict=True):
+            best_ids, best_probs = search(states)
+            ids[members, : best_ids.shape[1]] = best_ids
+            probs[members, : best_probs.shape[1]] = best_probs
     mine = np.concatenate(own) if own else np.empty(0, dtype=np.int64)
-    for members, their_ids, their_probs in world().gather((mine, ids[mine], probs[mine])):
-        ids[members], probs[members] = their_ids, their_probs
-    return ids, probs
+    for ids, probs in found:
+        for members, their_ids, their_probs in world().gather((mine, ids[mine], probs[mine])):
+            ids[members], probs[members] = their_ids, their_probs
+    return found
 
 
-def _search(model: LabelModel, batch: Any, k: int, ranking: Ranking | None, allowed: Bools | None) -> tuple[Ids, Probs]:
+def _best(topk: PartTopK, k: int, allowed: Bools | None, states: Any) -> tuple[Ids, Probs]:
+    return topk(states, k, allowed)
+
+
+def _search(
+    model: LabelModel, states: Any, k: int, ranking: Ranking | None, allowed: Bools | None
+) -> tuple[Ids, Probs]:
     """The best k of each text. With a ranking: of more and more candidates, until no other label can be better."""
-    states = model.read(batch)
     if ranking is None or ranking.is_plain:
         return model.topk(states, k, allowed)
     width = min(k + max(k, SPARE), model.n_labels)
@@ -90,17 +119,12 @@ def predict_documents(
     k: int,
     *,
     allowed: Bools | None = None,
-    plain: bool = False,
 ) -> Iterator[tuple[list[Document], Ids, Probs]]:
-    """Blocks of (documents, ids, probs), calibrated where the model is.
-
-    `allowed`: which ids may be predicted. `plain`: the model's own probabilities, with merged labels apart.
-    """
+    """Blocks of (documents, ids, probs), calibrated where the model is. `allowed`: which ids may be predicted."""
     allowed = trained.allowed if allowed is None else allowed
-    ranking = None if plain else trained.ranking
     for block in blocks(documents, DOCUMENTS_AT_ONCE):
         texts = [document.text for document in block]
-        yield block, *predict_texts(trained.model, texts, k, ranking=ranking, allowed=allowed)
+        yield block, *predict_texts(trained.model, texts, k, ranking=trained.ranking, allowed=allowed)
 
 
 def calibrate(trained: TrainedTagger, documents: Iterable[Document]) -> Calibration:

@@ -62,6 +62,12 @@ and gaps the training labels have. {reads}
 {settings}
 """
 
+_READS = {
+    "all": "Texts are read whole, however long they are.",
+    "tokens": "A text beyond {length} tokens is {rest}.",
+    "both": "The words part reads texts whole, however long they are; for the network a text beyond {length} tokens is "
+    "{rest}.",
+}
 _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "read in windows that are averaged"}
 
 
@@ -79,9 +85,7 @@ def model_card(trained: TrainedTagger) -> str:
         metrics=_metrics(trained.held_out, trained.evaluation),
         calibration=_calibration(trained.calibration),
         kind=kind.what,
-        reads="Texts are read whole, however long they are."
-        if kind.reads_all
-        else f"A text beyond {data.max_length} tokens is {_LONG[data.long_text]}.",
+        reads=_READS[kind.reads].format(length=data.max_length, rest=_LONG[data.long_text]),
         settings="\n".join(
             f"| {section}.{name} | {_cell(value)} |"
             for section, values in trained.config.to_dict().items()

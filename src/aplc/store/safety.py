@@ -10,7 +10,7 @@ from pathlib import Path
 from aplc.data.labels import COUNTS, NAMES
 from aplc.data.tokenizer import TOKENIZER_FILE
 from aplc.files import MB, check_file
-from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH
+from aplc.models.base import BLEND_FILE, CLUSTERS_GRAPH, ENCODER_GRAPH, WORDS_FILE
 from aplc.models.calibration import CALIBRATION_FILE
 from aplc.nn.weights import WEIGHTS
 
@@ -36,6 +36,8 @@ class ModelFile:
 MODEL_FILES = (
     ModelFile(CONFIG, 100 * MB, has_digest=False),
     ModelFile(WEIGHTS, is_weights=True),
+    ModelFile(WORDS_FILE, is_weights=True),
+    ModelFile(BLEND_FILE, is_weights=True),
     ModelFile(TOKENIZER_FILE, 500 * MB),
     ModelFile(NAMES),
     ModelFile(COUNTS),

@@ -194,11 +194,11 @@ def uses_bfloat16(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
-def describe_work(network: nn.Module) -> str:
-    """How large the network is and where it will be trained."""
+def describe_work(network: nn.Module, *, bfloat16: bool = False) -> str:
+    """How large the network is and where it will be trained. `bfloat16`: also where PyTorch's autocast is not used."""
     n_parameters = sum(p.numel() for p in network.parameters())
     device, size = world().device, world().size
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    dtype = "bfloat16 where it is safe" if uses_bfloat16(device) else "float32"
+    dtype = "bfloat16 where it is safe" if bfloat16 or uses_bfloat16(device) else "float32"
     processes = f"{size} processes with " if size > 1 else ""
     return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"

@@ -1,15 +1,17 @@
 """Training a network: tokens, model, the objective of Equation 5, and the choice of the best epoch."""
 
 import contextlib
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from aplc.config import Config
+from aplc.config import Config, TrainConfig
 from aplc.console import Screen
 from aplc.data.batches import Batch, Batches, by_length
 from aplc.data.cache import DocumentCache
@@ -18,11 +20,12 @@ from aplc.data.source import TrainingData
 from aplc.data.tokenizer import Tokenizer
 from aplc.errors import AplcError
 from aplc.evaluate.metrics import Metrics
+from aplc.models.base import LabelModel
 from aplc.models.network import TaggingModel
 from aplc.models.sharding import shard_model
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
-from aplc.nn.encoder import build_encoder
+from aplc.nn.encoder import Encoder, build_encoder
 from aplc.nn.partition import Partition
 from aplc.nn.weights import WEIGHTS
 from aplc.predict.search import predict_batches
@@ -53,20 +56,24 @@ class TrainingRun(loop.Run):
 
     @property
     def total_steps(self) -> int:
-        return self.config.train.epochs * len(self.train)
+        return total_steps(self.config.train, len(self.train))
+
+    @property
+    def epochs(self) -> int:
+        """The last one may be a part of one (`train.max_documents`)."""
+        return math.ceil(self.total_steps / len(self.train))
 
     @property
     def finished(self) -> bool:
-        config = self.config.train
-        out_of_patience = 0 < config.patience <= self.progress.bad_evaluations
-        return self.progress.epoch >= config.epochs or out_of_patience
+        out_of_patience = 0 < self.config.train.patience <= self.progress.bad_evaluations
+        return self.progress.epoch >= self.epochs or out_of_patience
 
     @property
     def loss_is_global(self) -> bool:
         return self.config.train.shard_labels
 
     def batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        return self.train.epoch(epoch, start=start)
+        return islice(self.train.epoch(epoch, start=start), self.total_steps - epoch * len(self.train) - start)
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, float]]:
         """The batch is shared out among the processes, each share processed in `train.accumulate` parts."""
@@ -87,7 +94,7 @@ class TrainingRun(loop.Run):
 
     def after_epoch(self, tracker: Tracker) -> None:
         config, progress = self.config.train, self.progress
-        line = f"epoch {progress.epoch + 1}/{config.epochs}: loss {self.mean_loss:.5f}"
+        line = f"epoch {progress.epoch + 1}/{self.epochs}: loss {self.mean_loss:.5f}"
         scores = self.validate() if len(self.valid_rows) else None
         tracker.log(progress.step, epoch=progress.epoch, mean_loss=self.mean_loss, validation=scores)
         better = scores is None or scores[SCORE] > progress.best_score
@@ -101,7 +108,7 @@ class TrainingRun(loop.Run):
             progress.best_step = progress.step
             save_weights(self.network, self.out)
         progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
-        if self.finished and progress.epoch < config.epochs:
+        if self.finished and progress.epoch < self.epochs:
             self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
 
     def validate(self) -> dict[str, float]:
@@ -122,10 +129,11 @@ class TrainingRun(loop.Run):
     def bar(self) -> contextlib.AbstractContextManager[Any]:
         n, progress = len(self.train.rows), self.progress
         done = progress.epoch * n + min(progress.batch * self.train.batch_size, n)
-        return self.screen.bar("training", self.config.train.epochs * n, done=done)
+        total = self.total_steps * n // len(self.train)
+        return self.screen.bar("training", total, done=done)
 
     def note(self) -> str:
-        return f"epoch {self.progress.epoch + 1}/{self.config.train.epochs}, loss {self.mean_loss:.5f}"
+        return f"epoch {self.progress.epoch + 1}/{self.epochs}, loss {self.mean_loss:.5f}"
 
     def units(self, batch: Batch) -> int:
         return len(batch)
@@ -142,22 +150,50 @@ class TrainingRun(loop.Run):
         return f"{kept}. Try lower rates ({rates}) or train.warmup_steps"
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """What a network reads of the data."""
+
+    tokenizer: Tokenizer
+    train: DocumentCache
+    valid: DocumentCache
+    """The part with the held-out documents."""
+    identity: dict[str, Any]
+    """What a run on them is started with, and must be resumed with."""
+
+    @classmethod
+    def of(cls, data: TrainingData, config: Config, screen: Screen) -> "Tokens":
+        source, labels = data.source, data.labels
+        with world().main_first():
+            tokenizer = choose_tokenizer(source, config.data, config.model, data.n_characters, screen)
+            train = valid = tokenize(source, "train", tokenizer, labels, screen, data.n_documents)
+            if source.dev:
+                valid = tokenize(source, "dev", tokenizer, labels, screen)
+        identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": tokenizer.fingerprint}
+        return cls(tokenizer, train, valid, identity)
+
+
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
     """Train a network and leave the best epoch's in the folder."""
-    source, labels = data.source, data.labels
-    with world().main_first():
-        tokenizer = choose_tokenizer(source, config.data, config.model, data.n_characters, screen)
-        train = valid = tokenize(source, "train", tokenizer, labels, screen, data.n_documents)
-        if source.dev:
-            valid = tokenize(source, "dev", tokenizer, labels, screen)
-    identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": tokenizer.fingerprint}
-    folder.check(identity)
+    tokens = Tokens.of(data, config, screen)
+    folder.check(tokens.identity)
+    fit_network(data, tokens, config, folder, screen)
 
+
+def fit_network(
+    data: TrainingData,
+    tokens: Tokens,
+    config: Config,
+    folder: RunFolder,
+    screen: Screen,
+    whole: Callable[[TaggingModel], LabelModel] = lambda network: network,
+) -> None:
+    """`fit` on tokens at hand. `whole` makes the model that the network is a part of."""
     torch.manual_seed(config.train.seed)
-    config, model = build(data, train, tokenizer, config, screen)
+    config, model = build(data, tokens.train, tokens.tokenizer, config, screen)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
     shard_model(model, config)
-    batches = Batches(train, data.train_rows, model.collator, config.train.batch_size, config.train.seed)
+    batches = Batches(tokens.train, data.train_rows, model.collator, config.train.batch_size, config.train.seed)
     run = TrainingRun(
         network=model,
         optimizers=Optimizers.for_tagging(model, config.train),
@@ -166,23 +202,25 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         out=folder.path,
         screen=screen,
         config=config,
-        labels=labels,
+        labels=data.labels,
         n_documents=data.n_documents,
         train=batches,
-        valid=valid,
+        valid=tokens.valid,
         valid_rows=data.valid_rows,
     )
-    loop.begin(run, folder, identity)
+    loop.begin(run, folder, tokens.identity)
+    trained = TrainedTagger(config, whole(model), data.labels, data.n_documents)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)
         if lost and WEIGHTS not in lost:
             screen.say(f"rewriting damaged or missing files: {', '.join(lost)}")
-            save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)
+            save_frame(trained, folder.path)
         world().barrier()
         return
-    screen.say(f"training: {loop.describe_work(model)}, {len(batches):,} steps an epoch")
-    save_frame(TrainedTagger(config, model, labels, data.n_documents), folder.path)
+    work = loop.describe_work(model, bfloat16=model.encoder.in_bfloat16)
+    screen.say(f"training: {work}, {len(batches):,} steps an epoch")
+    save_frame(trained, folder.path)
     loop.fit(run)
 
 
@@ -190,12 +228,7 @@ def build(
     data: TrainingData, train: DocumentCache, tokenizer: Tokenizer, config: Config, screen: Screen
 ) -> tuple[Config, TaggingModel]:
     """The untrained network, and the configuration with the cut-offs that were chosen."""
-    encoder = build_encoder(
-        config.model,
-        vocab_size=tokenizer.vocab_size,
-        long_text=config.data.long_text,
-        max_length=config.data.max_length,
-    )
+    encoder = encoder_to_train(config, tokenizer)
     screen.say(f"encoder: {encoder.description}")
     partition = choose_partition(config, data.labels, data.n_documents)
     screen.say(f"clusters: {partition.reason}")
@@ -206,6 +239,25 @@ def build(
         touched = partition.documents_touching(train.label_offsets, train.label_ids)
         model.clusters.init_bias(data.labels.counts, data.n_documents, touched)
     return config, model
+
+
+def encoder_to_train(config: Config, tokenizer: Tokenizer) -> Encoder:
+    """The encoder that the configuration asks for, in the precision that training will have."""
+    encoder = build_encoder(
+        config.model,
+        vocab_size=tokenizer.vocab_size,
+        long_text=config.data.long_text,
+        max_length=config.data.max_length,
+    )
+    if config.train.precision == "auto" and encoder.gains_by_bfloat16:
+        encoder.train_in_bfloat16()
+    return encoder
+
+
+def total_steps(config: TrainConfig, per_epoch: int) -> int:
+    """Steps of all epochs, within `train.max_documents`."""
+    steps = config.epochs * per_epoch
+    return min(steps, math.ceil(config.max_documents / config.batch_size)) if config.max_documents else steps
 
 
 def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:

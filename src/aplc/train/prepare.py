@@ -45,7 +45,9 @@ def choose_tokenizer(
         screen.say(f"tokenizer: {texts.tokenizer}, {tokenizer.vocab_size:,} pieces")
         return tokenizer
     if model.encoder != "new":
-        tokenizer = Tokenizer.load(encoder_folder(model.encoder))
+        with screen.bar(f"fetching {model.encoder}"):
+            folder = encoder_folder(model.encoder)
+        tokenizer = Tokenizer.load(folder)
         screen.say(f"tokenizer: the encoder's own, {tokenizer.vocab_size:,} pieces")
         return tokenizer
 

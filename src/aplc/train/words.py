@@ -7,7 +7,7 @@ from aplc.models.trained import TrainedTagger
 from aplc.nn.weights import WEIGHTS
 from aplc.store.folder import lost_files, save_tagger
 from aplc.train.run_folder import RunFolder
-from aplc.words.fit import fit_words
+from aplc.words.fit import fit_words, without_effect
 
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
@@ -17,6 +17,8 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     if folder.started and (folder.path / WEIGHTS).is_file() and not lost_files(folder.path):
         screen.say(f"this run is finished; its model is in {folder.path}")
         return
+    if idle := without_effect(config):
+        screen.say(f"these settings have no effect on a words model: {', '.join(idle)}")
     model = fit_words(data, config, screen)
     folder.begin(identity)
     save_tagger(TrainedTagger(config, model, data.labels, data.n_documents), folder.path)

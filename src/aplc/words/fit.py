@@ -29,8 +29,6 @@ READ_AT_ONCE = 4_096
 
 def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     """The words model of the training documents."""
-    if idle := without_effect(config):
-        screen.say(f"these settings have no effect on a words model: {', '.join(idle)}")
     runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
     name = f"words {VERSION}" + (" with runs" if runs else "")
     encode = partial(entries_of, runs=runs)
@@ -38,7 +36,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
     rows, n_labels = data.train_rows, len(data.labels)
     features = WordFeatures.choose(count_documents(cache, rows), len(rows))
     if not len(features.bucket):
-        raise CorpusError("no word occurs in two training documents; a words model has nothing to learn from")
+        raise CorpusError("the training texts have no words; a words model has nothing to learn from")
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
     size = equations(x_NV.shape, config.words.limit)
     how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs at once"

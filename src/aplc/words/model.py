@@ -9,10 +9,10 @@ lost.
 Shapes: B documents, V words and pairs that are known, L labels, N weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,13 @@ class WordFeatures:
 
     @classmethod
     def choose(cls, document_counts: NDArray[np.integer], n_documents: int) -> Self:
-        """Words of two and more documents, pairs and runs; `document_counts` has an entry for each bucket."""
+        """Words of two and more documents, pairs and runs; `document_counts` has an entry for each bucket.
+
+        Where there are none such words, all words.
+        """
         bucket = np.flatnonzero(document_counts > 1)
+        if not (bucket < STARTS[1]).any():  # a handful of texts, no two of which share a word
+            bucket = np.flatnonzero(document_counts[: STARTS[1]])
         count = document_counts[bucket]
         bucket = bucket[(bucket < STARTS[1]) | ((count >= LEAST) & (count <= MOST * n_documents))]
         idf = np.log((1 + n_documents) / (1 + document_counts[bucket])) + 1
@@ -97,6 +102,7 @@ class WordsModel:
 
     kind = "words"
     n_added = 0
+    parts: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def n_labels(self) -> int:
@@ -120,10 +126,7 @@ class WordsModel:
     def topk(
         self, states: Floats, k: int, allowed: NDArray[np.bool_] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        logits_BL = states if allowed is None else np.where(allowed, states, -np.inf)
-        ids = best_columns(logits_BL, min(k, self.n_labels))
-        best = np.take_along_axis(logits_BL, ids, 1)
-        return np.where(best > -np.inf, ids, -1), expit(best).astype(np.float32)
+        return best_labels(states, k, allowed)
 
     def probability_of(self, states: Floats, label: int) -> NDArray[np.float64]:
         return expit(states[:, label].astype(np.float64))
@@ -138,7 +141,7 @@ class WordsModel:
     def save_parts(self, folder: Path) -> None:
         """A words model has no small files of its own."""
 
-    def save_weights(self, folder: Path) -> None:
+    def save_weights(self, folder: Path, file: str = WEIGHTS) -> None:
         tensors = {
             "bucket": self.features.bucket.astype(np.int64),
             "idf": self.features.idf,
@@ -149,10 +152,21 @@ class WordsModel:
             "curve": self.curve_3L,
         }
         try:
-            with atomic_path(folder / WEIGHTS) as temporary:
+            with atomic_path(folder / file) as temporary:
                 save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, temporary)
         except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error})") from None
+            raise ModelError(f"{folder / file}: can't be written ({error})") from None
+
+
+def best_labels(
+    logits_BL: Floats, k: int, allowed: NDArray[np.bool_] | None
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """`LabelModel.topk` from all labels' logits."""
+    if allowed is not None:
+        logits_BL = np.where(allowed, logits_BL, -np.inf)
+    ids = best_columns(logits_BL, min(k, logits_BL.shape[1]))
+    best = np.take_along_axis(logits_BL, ids, 1)
+    return np.where(best > -np.inf, ids, -1), expit(best).astype(np.float32)
 
 
 def best_columns(x_BL: Floats, k: int) -> NDArray[np.int64]:
@@ -175,8 +189,8 @@ _TYPES = {"bucket": "I64", "start": "I64", "label": "I32", "idf": "F32", "weight
 """Types of the tensors, by safetensors' names for them."""
 
 
-def load(folder: Path, settings: dict[str, Any], _config: Config) -> WordsModel:
-    """The words model of a model folder. Nothing in the folder is trusted."""
+def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WEIGHTS) -> WordsModel:
+    """The words model of a model folder, from `file` in it. Nothing in the folder is trusted."""
     check_settings(settings, {"words": dict}, folder)
     words, n_labels = settings["words"], settings["n_labels"]
     if words.get("version") != VERSION:
@@ -190,12 +204,12 @@ def load(folder: Path, settings: dict[str, Any], _config: Config) -> WordsModel:
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
         **{"label": (n_weights,), "weight": (n_weights,), "bias": (n_labels,), "curve": (3, n_labels)},
     }
-    compare_headers(expected, read_header(folder / WEIGHTS, _TYPES), folder)
+    compare_headers(expected, read_header(folder / file, _TYPES), folder)
     try:
-        tensors = load_file(folder / WEIGHTS)
+        tensors = load_file(folder / file)
     except (SafetensorError, OSError) as error:
-        raise ModelError(f"{folder / WEIGHTS}: damaged ({error})") from None
-    _check(tensors, n_labels, folder / WEIGHTS)
+        raise ModelError(f"{folder / file}: damaged ({error})") from None
+    _check(tensors, n_labels, folder / file)
     weight_VL = sparse.csr_array(
         (tensors["weight"], tensors["label"], tensors["start"]), shape=(n_words, n_labels), copy=False
     )

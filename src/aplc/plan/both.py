@@ -1,0 +1,62 @@
+"""What a model of words and a network will cost: the words first, then the network, in one process.
+
+aplc plan corpus --preset both
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.source import Source
+from aplc.plan import network, words
+from aplc.plan.budget import fits
+from aplc.plan.units import duration, in_bytes
+
+
+@dataclass(frozen=True)
+class BothPlan:
+    words: words.WordsPlan
+    network: network.Plan
+
+    @property
+    def peak(self) -> int:
+        """The larger of the two: one comes after the other. The words' weights stay, and are small beside either."""
+        return max(self.words.peak, self.network.sizes.memory().peak)
+
+    @property
+    def fits(self) -> bool:
+        return fits(self.peak, self.network.available)
+
+    @property
+    def seconds(self) -> float | None:
+        own = self.network.total_seconds
+        return None if own is None else self.words.seconds + own
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.network.to_dict() | {
+            "words": self.words.to_dict(),
+            "network": self.network.to_dict(),
+            "memory_bytes": {"peak": self.peak, "available": self.network.available, "fits": self.fits},
+            "seconds": self.seconds,
+        }
+
+    def render(self) -> str:
+        total = "" if self.seconds is None else f"; {duration(self.seconds)} in all"
+        return "\n".join(
+            [
+                self.network.render(),
+                "",
+                "and before the network, its words part: ridge regression, no epochs",
+                f"  memory  about {in_bytes(self.words.peak)}; equations: at most {self.words.size:,}",
+                f"  time    about {duration(max(self.words.seconds, 1))} to solve, besides reading the texts{total}",
+            ]
+        )
+
+
+def plan(source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None) -> BothPlan:
+    """Plan both parts on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
+    return BothPlan(
+        words.plan(source, config, memory=memory, screen=screen),
+        network.plan(source, config, memory=memory, screen=screen),
+    )

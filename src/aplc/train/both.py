@@ -1,0 +1,94 @@
+"""A run that trains both parts of a model: first the words, which take minutes, then the network, then their blend.
+
+The folder holds a model from the first minutes on: the words alone, until the network's last epoch. `--resume` finds
+the words there and goes on with the network's newest checkpoint; the blend is learned again, in seconds.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aplc.config import Config
+from aplc.console import Screen
+from aplc.data.batches import by_length
+from aplc.data.cache import blocks
+from aplc.data.source import TrainingData
+from aplc.errors import ModelError
+from aplc.files import read_json
+from aplc.models.base import BLEND_FILE, WORDS_FILE
+from aplc.models.blend import CANDIDATES, Blend, Pairs
+from aplc.models.both import BothModel, save_blend
+from aplc.models.trained import TrainedTagger
+from aplc.predict.search import DOCUMENTS_AT_ONCE
+from aplc.store.digests import changing
+from aplc.store.folder import load_tagger, lost_files
+from aplc.store.safety import CONFIG
+from aplc.train.network import Tokens, encoder_to_train, fit_network
+from aplc.train.run_folder import RunFolder
+from aplc.words import model as words_models
+from aplc.words.fit import fit_words
+from aplc.words.model import Floats, WordsModel, best_columns
+
+
+def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
+    """Train both parts and leave them in the folder, blended."""
+    tokens = Tokens.of(data, config, screen)
+    folder.check(tokens.identity)
+    words, alone = _words_of(folder, data, config), Blend.of_words_alone(len(data.labels))
+    if words is None:
+        encoder_to_train(config, tokens.tokenizer)  # what is wrong with it is said before the words take their time
+        words = fit_words(data, config, screen)
+        folder.begin(tokens.identity)
+        with changing(folder.path):
+            words.save_weights(folder.path, WORDS_FILE)
+            save_blend(alone, folder.path)
+    fit_network(data, tokens, config, folder, screen, lambda network: BothModel(words, network, alone))
+    blend, found = learn_blend(load_tagger(folder.path), data, screen)
+    with changing(folder.path):
+        save_blend(blend, folder.path)
+    screen.say(f"blend: {found}")
+
+
+def _words_of(folder: RunFolder, data: TrainingData, config: Config) -> WordsModel | None:
+    """The words part that an earlier session of this run left, if it is whole."""
+    path = folder.path
+    if not folder.started or not (path / CONFIG).is_file() or {WORDS_FILE, BLEND_FILE} & set(lost_files(path)):
+        return None
+    try:
+        settings = read_json(path / CONFIG) | {"n_labels": len(data.labels)}
+        return words_models.load(path, settings, config, WORDS_FILE)
+    except ModelError:
+        return None
+
+
+def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> tuple[Blend, str]:
+    """The blend that the held-out documents suggest, and what was found."""
+    model = trained.model
+    assert isinstance(model, BothModel)
+    if not len(data.valid_rows):
+        return Blend.of_words_alone(model.n_labels), "words alone; no documents were held out to learn more from"
+    parts, seen = [], 0
+    with screen.bar("blending", len(data.valid_rows)) as advance:
+        for block in blocks(data.held_out(), DOCUMENTS_AT_ONCE):
+            texts = [document.text for document in block]
+            truth = [trained.labels.encode(document.labels) for document in block]
+            for members in by_length([len(text) for text in texts], model.batch_size):
+                opinions = model.opinions(model.prepare([texts[i] for i in members]))
+                parts.append(pairs_of(seen + members, [truth[i] for i in members], *opinions))
+                advance(len(members))
+            seen += len(block)
+    document, *others = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(document, kind="stable")
+    return Blend.learn(Pairs(document[order], *(column[order] for column in others)), trained.labels.counts)
+
+
+def pairs_of(
+    document_B: NDArray[np.int64], truth: Sequence[Sequence[int]], words_BL: Floats, network_BL: Floats
+) -> tuple[NDArray, ...]:
+    """The columns of `Pairs` for a batch."""
+    k = min(CANDIDATES, words_BL.shape[1])
+    best = [np.unique(row) for row in np.concatenate([best_columns(words_BL, k), best_columns(network_BL, k)], 1)]
+    row, label = np.repeat(np.arange(len(best)), list(map(len, best))), np.concatenate(best)
+    hit = np.concatenate([np.isin(own, true) for own, true in zip(best, truth, strict=True)])
+    return document_B[row], label, words_BL[row, label], network_BL[row, label], hit
