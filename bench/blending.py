@@ -27,7 +27,7 @@ from aplc.data.batches import by_length
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.metrics import Metrics
-from aplc.models.blend import FOLDS, Pairs, curves_at, log_odds, regress
+from aplc.models.blend import FOLDS, Pairs, curves_at, log_odds, place, regress
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.store.folder import load_tagger
@@ -72,11 +72,10 @@ class Bench:
     def blend(self, words: np.ndarray, network: np.ndarray) -> np.ndarray:
         """Held-out logits, each of a blend learned on the other folds."""
         pairs = Pairs(*pairs_of(np.arange(len(words)), self.truth, words, network))
-        log_n_L = np.log(np.maximum(self.data.labels.counts, 1))
-        blended = np.empty_like(words)
+        knots_LK, blended = place(self.data.labels.counts), np.empty_like(words)
         for i in range(FOLDS):
-            learned = regress(pairs, log_n_L[pairs.label], pairs.document % FOLDS != i)
-            a_L, b_L, c_L = curves_at(learned, log_n_L)
+            learned = regress(pairs, knots_LK, pairs.document % FOLDS != i)
+            a_L, b_L, c_L = curves_at(knots_LK, learned)
             blended[i::FOLDS] = a_L + b_L * words[i::FOLDS] + c_L * network[i::FOLDS]
         return blended
 

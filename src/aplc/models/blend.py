@@ -1,14 +1,14 @@
 """Blending two opinions of a label: what the words say, and what the network says, by how frequent the label is.
 
-    logit = a + b w + c v,     a, b and c quadratic in log n: nine numbers for all labels,
+    logit = a + b w + c v,     a, b and c curves in log n: straight from knot to knot, six knots each,
 
 w the words model's logit, v the network's, n the label's training documents. Words know most about rare labels, the
-network about frequent ones, and a blend that knows n takes from each what it is good for. The nine numbers are learned
-by logistic regression on held-out documents, which neither part has seen, and are pulled towards the words alone
-(a = 0, b = 1, c = 0). Where cross-validation on these documents finds no gain, they stay there: a network that is of no
-use costs nothing.
+network about frequent ones, and a blend that knows n takes from each what it is good for. The 18 numbers are learned by
+logistic regression on held-out documents, which neither part has seen, and are pulled towards the words alone (a = 0,
+b = 1, c = 0). Where cross-validation on these documents finds no gain, they stay there: a network that is of no use
+costs nothing. Why curves: quadratic in log n, the blend lost half a point of PSP (bench/LOG.md).
 
-Shapes: B documents, L labels, N pairs of a held-out document and a candidate label.
+Shapes: B documents, L labels, K knots, N pairs of a held-out document and a candidate label.
 """
 
 from dataclasses import dataclass
@@ -21,12 +21,14 @@ from scipy.special import expit
 
 CANDIDATES = 60
 """Labels of a held-out document that the blend is learned from: so many of each part's best."""
+KNOTS = 6
+"""Of each curve, evenly from log 1 to the most frequent label's log n."""
 FOLDS, AT = 5, 5
 """Cross-validation looks at the DCG of the first five labels."""
 LEAST_HITS = 100
 """With fewer hits among the candidates nothing is learned."""
 PENALTY = 10.0
-"""Of the nine numbers' squares, in columns of unit length: worth some ten pairs."""
+"""Of the numbers' squares, in columns of unit length: worth some ten pairs."""
 LOWEST = 1e-8
 """The network's probabilities are held away from 0 and 1 by this much (1 by what float32 can tell apart)."""
 
@@ -73,50 +75,47 @@ class Blend:
     @classmethod
     def learn(cls, pairs: Pairs, label_counts: Ints) -> tuple[Self, str]:
         """The blend, and what was found in a line."""
-        alone, log_n_L = cls.of_words_alone(len(label_counts)), np.log(np.maximum(label_counts, 1))
+        alone, knots_LK = cls.of_words_alone(len(label_counts)), place(label_counts)
         n_documents, n_hits = len(np.unique(pairs.document)), int(pairs.hit.sum())
         if n_hits < LEAST_HITS:
             return (
                 alone,
                 f"words alone; {n_hits:,} hits in {n_documents:,} held-out documents are too few to learn from",
             )
-        log_n = log_n_L[pairs.label]
         fold = np.unique(pairs.document, return_inverse=True)[1] % FOLDS
         blended = np.empty(len(fold))
         for i in range(FOLDS):
-            learned = regress(pairs, log_n, fold != i)
-            blended[fold == i] = _logits(learned, pairs, log_n)[fold == i]
+            a_N, b_N, c_N = curves_at(knots_LK, regress(pairs, knots_LK, fold != i))[:, pairs.label]
+            blended[fold == i] = (a_N + b_N * pairs.words + c_N * pairs.network)[fold == i]
         before, after = (dcg(pairs, logits) for logits in (pairs.words, blended))
         gain = after - before
         found = f"DCG@{AT} {before.mean():.3f} with words, {after.mean():.3f} with both, on held-out documents"
         if gain.mean() <= gain.std() / len(gain) ** 0.5:
             return alone, f"words alone; the network adds nothing ({found})"
-        a_L, b_L, c_L = curves_at(regress(pairs, log_n, np.ones(len(fold), dtype=bool)), log_n_L)
-        made = cls(np.stack([a_L, b_L, c_L]).astype(np.float32))
-        share = [f"{c / max(b + c, 1e-9):.0%}" for b, c in ((b_L[0], c_L[0]), (b_L[-1], c_L[-1]))]
-        return made, f"{found}; the network counts {share[0]} for the most frequent label, {share[1]} for the rarest"
+        curve_3L = curves_at(knots_LK, regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)))
+        share_L = curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9)
+        counts = f"the network counts {share_L[0]:.0%} for the most frequent label, {share_L[-1]:.0%} for the rarest"
+        return cls(curve_3L.astype(np.float32)), f"{found}; {counts}"
 
 
-def _terms(log_n: Floats) -> Floats:
-    return np.stack([np.ones_like(log_n), log_n, log_n**2], -1)
+def place(label_counts: Ints) -> Floats:
+    """Where labels stand between the knots: (L, K), two neighbours' weights each."""
+    log_n_L = np.log(np.maximum(label_counts, 1))
+    knots_K = np.linspace(0, max(log_n_L.max(), 1e-9), KNOTS)
+    return np.stack([np.interp(log_n_L, knots_K, one) for one in np.eye(KNOTS)], 1)
 
 
-def curves_at(learned_33: Floats, log_n: Floats) -> Floats:
-    """a, b and c at log n, (3, ...). Neither part's logit may lower the blend's."""
-    a, b, c = np.moveaxis(_terms(log_n) @ learned_33.T, -1, 0)
-    return np.stack([a, np.maximum(b + 1, 0), np.maximum(c, 0)])
+def curves_at(knots_LK: Floats, learned_3K: Floats) -> Floats:
+    """a, b and c of every label, (3, L). Neither part's logit may lower the blend's."""
+    a_L, b_L, c_L = learned_3K @ knots_LK.T
+    return np.stack([a_L, np.maximum(b_L + 1, 0), np.maximum(c_L, 0)])
 
 
-def _logits(learned_33: Floats, pairs: Pairs, log_n: Floats) -> Floats:
-    a, b, c = curves_at(learned_33, log_n)
-    return a + b * pairs.words + c * pairs.network
-
-
-def regress(pairs: Pairs, log_n: Floats, chosen: Bools) -> Floats:
-    """Coefficients of a, b - 1 and c in 1, log n and (log n)^2, (3, 3), by penalised logistic regression."""
+def regress(pairs: Pairs, knots_LK: Floats, chosen: Bools) -> Floats:
+    """a, b - 1 and c at the knots, (3, K), by penalised logistic regression on the chosen pairs."""
     words, network, hit = (x[chosen].astype(np.float64) for x in (pairs.words, pairs.network, pairs.hit))
-    sides = np.stack([np.ones_like(words), words, network], -1)
-    x = (sides[:, :, None] * _terms(log_n[chosen])[:, None]).reshape(-1, 9)
+    sides_N3 = np.stack([np.ones_like(words), words, network], 1)
+    x = (sides_N3[:, :, None] * knots_LK[pairs.label[chosen], None]).reshape(len(words), 3 * KNOTS)
     scale = np.maximum(np.sqrt((x**2).mean(0)), 1e-12)
     x /= scale
 
@@ -127,10 +126,10 @@ def regress(pairs: Pairs, log_n: Floats, chosen: Bools) -> Floats:
 
     def curvature(theta: Floats) -> Floats:
         p = expit(words + x @ theta)
-        return (x * (p * (1 - p))[:, None]).T @ x + PENALTY * np.eye(9)
+        return (x * (p * (1 - p))[:, None]).T @ x + PENALTY * np.eye(3 * KNOTS)
 
-    found = minimize(loss, np.zeros(9), jac=True, hess=curvature, method="trust-exact")
-    return (found.x / scale).reshape(3, 3)
+    found = minimize(loss, np.zeros(3 * KNOTS), jac=True, hess=curvature, method="trust-exact")
+    return (found.x / scale).reshape(3, KNOTS)
 
 
 def dcg(pairs: Pairs, logits: Floats) -> Floats:
