@@ -365,12 +365,8 @@ def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-def blended_probability(curve: Sequence[float], word_probability: float, network_probability: float) -> float:
-    """sigmoid(a + b w + c v), w and v the parts' logits."""
+def blended_probability(curve: Sequence[float], words: float, probability: float) -> float:
+    """sigmoid(a + b w + c v): w the words' logit, v the network's, from its probability."""
     a, b, c = curve
-
-    def logit(p: float) -> float:
-        held = min(max(p, 1e-8), 1 - 1e-6)
-        return math.log(held / (1 - held))
-
-    return 1 / (1 + math.exp(-(a + b * logit(word_probability) + c * logit(network_probability))))
+    held = min(max(float(probability), 1e-8), 1 - 1e-7)
+    return 1 / (1 + math.exp(-(a + b * words + c * math.log(held / (1 - held)))))

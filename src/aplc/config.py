@@ -149,7 +149,7 @@ class StepsConfig:
     accumulate: int = 1
     """A batch is processed in this many parts: the same step in less memory."""
     warmup_steps: int = 0
-    """Equation 15's t_w."""
+    """Equation 15's t_w; at most a fifth of all steps."""
     weight_decay: float = 0.0
     """AdamW's decoupled weight decay."""
     adam_epsilon: float = 1e-8

@@ -1,5 +1,6 @@
 """Guards the preset `auto`: what it takes on which machine, and that it says why."""
 
+import pytest
 import torch
 
 import aplc.train.auto as module
@@ -14,7 +15,8 @@ class Gpu(World):
     device = torch.device("cuda", 0)
 
 
-def test_a_cpu_without_an_encoder_gets_words():
+def test_a_cpu_without_an_encoder_gets_words(monkeypatch):
+    monkeypatch.setattr(module, "world", World)
     preset, reason = choose_preset()
     assert preset == "words"
     assert "aplc encoder minilm" in reason
@@ -29,9 +31,25 @@ def test_an_encoder_that_is_given_gets_both():
     assert choose_preset(["train.seed=1", "model.encoder = my/folder"]) == ("both", "model.encoder is given")
 
 
-def test_a_gpu_gets_both(monkeypatch):
+@pytest.mark.parametrize(("kind", "preset"), [("words", "words"), ("both", "both"), ("network", "both")])
+def test_a_kind_that_is_given_decides(kind, preset):
+    assert choose_preset([f"model.kind={kind}"]) == (preset, "model.kind is given")
+
+
+def test_a_gpu_gets_both_without_the_limit_for_cpus(monkeypatch):
     monkeypatch.setattr(module, "world", Gpu)
     assert choose_preset() == ("both", "there is a GPU")
+    assert configure("auto", [], Recorder()).train.max_documents == 0
+    assert configure("auto", ["train.max_documents=9"], Recorder()).train.max_documents == 9
+
+
+def test_a_resumed_run_keeps_what_it_was_started_with(corpus, tmp_path, monkeypatch):
+    ok(aplc("train", corpus, "--out", tmp_path / "model"))
+    monkeypatch.setattr(module, "is_at_hand", lambda name: True)
+    done = aplc("train", corpus, "--out", tmp_path / "model", "--resume")
+    ok(done)
+    assert "as " in done.stderr
+    assert "this run is finished" in done.stderr
 
 
 def test_without_transformers_there_are_words(monkeypatch):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from scipy.special import expit
 
 import reference
 from aplc import Tagger
@@ -55,7 +56,7 @@ def test_topk_matches_reference(blended):
     words, network = model.words.read(batch[0]), model.network.read(batch[1])
     expected = np.empty((len(TEXTS), 6))
     for label in range(6):
-        opinions = model.words.probability_of(words, label), model.network.probability_of(network, label)
+        opinions = words[:, label], model.network.probability_of(network, label)
         for i, (w, v) in enumerate(zip(*opinions, strict=True)):
             expected[i, label] = reference.blended_probability(model.blend.curve_3L[:, label], w, v)
     states = model.read(batch)
@@ -90,9 +91,13 @@ def test_a_useless_network_costs_nothing(corpus, tmp_path):
 
 def test_a_network_that_does_not_count_is_not_run(both, monkeypatch):
     model = load_tagger(both).model
-    model = replace(model, blend=Blend.of_words_alone(6))
+    curve = np.stack([np.arange(6), np.arange(6), np.zeros(6)]).astype(np.float32)
+    model = replace(model, blend=Blend(curve))
     monkeypatch.setattr(model.network, "read", lambda batch: pytest.fail("the network was run"))
-    assert model.topk(model.read(model.prepare(TEXTS)), 3)[0].shape == (4, 3)
+    batch = model.prepare(TEXTS)
+    expected = expit(curve[0] + curve[1] * model.words.read(batch[0]))
+    ids, probs = model.topk(model.read(batch), 6)
+    assert np.allclose(np.take_along_axis(expected, ids, 1), probs, atol=1e-6)
 
 
 def test_folder_survives_saving(blended, tmp_path):
@@ -117,10 +122,12 @@ def test_resumed_run_equals_uninterrupted_one(corpus, tmp_path, both, stop_at, m
         patch.setattr(loop, "train_step", dying)
         with pytest.raises(MemoryError):
             run(corpus, tmp_path / "parts", "train.checkpoint_steps=3")
-    assert load_tagger(tmp_path / "parts").model.words if stop_at == 13 else True  # usable from the first epoch on
+    if stop_at == 13:  # usable from the first epoch on
+        assert not load_tagger(tmp_path / "parts").model.blend.uses_network
     run(corpus, tmp_path / "whole", "train.checkpoint_steps=3")
     run(corpus, tmp_path / "parts", "train.checkpoint_steps=3", resume=True, screen=screen)
-    assert "ridge regression" not in screen.text  # the words were there already
+    assert "words: found in the folder, not fitted again" in screen.text
+    assert "ridge regression" not in screen.text
     for name in ("model", "words", "blend"):
         one, other = ((tmp_path / run_ / f"{name}.safetensors").read_bytes() for run_ in ("whole", "parts"))
         assert one == other, name
@@ -201,7 +208,9 @@ def test_damaged_part_is_named(both, tmp_path, name):
     fails(aplc("predict", folder, "-", "--out", "-", stdin="{}"), name)
 
 
-@pytest.mark.parametrize("curve", [np.full((3, 6), np.nan, dtype=np.float32), np.ones((3, 5), dtype=np.float32)])
+@pytest.mark.parametrize(
+    "curve", [np.full((3, 6), value, dtype=np.float32) for value in (np.nan, np.inf, -1, 1e30)] + [np.ones((3, 5))]
+)
 def test_untrusted_blend_is_refused(both, tmp_path, curve):
     folder = shutil.copytree(both, tmp_path / "model")
     assert load_file(folder / "blend.safetensors")["curve"].shape == (3, 6)
@@ -212,20 +221,21 @@ def test_untrusted_blend_is_refused(both, tmp_path, curve):
     fails(aplc("predict", folder, "-", "--out", "-", stdin="{}"), "curve")
 
 
-def test_damaged_words_are_fitted_again_on_resume(corpus, both, tmp_path):
-    folder, screen = shutil.copytree(both, tmp_path / "model"), Recorder()
-    (folder / "words.safetensors").unlink()
-    run(corpus, folder, resume=True, screen=screen)
-    assert "ridge regression" in screen.text
-    assert (folder / "words.safetensors").read_bytes() == (both / "words.safetensors").read_bytes()
-
-
 def test_an_encoder_that_cannot_be_used_is_refused_before_the_words_are_fitted(corpus, tmp_path):
     screen = Recorder()
     with pytest.raises(AplcError, match="memory"):
         run(corpus, tmp_path / "model", "data.long_text=memory", "model.pooling=mean", screen=screen)
     assert "ridge regression" not in screen.text
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("name", ["blend.safetensors", "words.safetensors"])
+def test_a_lost_part_comes_back_on_resume_and_the_other_is_kept(corpus, both, tmp_path, name):
+    folder, screen = shutil.copytree(both, tmp_path / "model"), Recorder()
+    (folder / name).unlink()
+    run(corpus, folder, resume=True, screen=screen)
+    assert ("ridge regression" in screen.text) == (name == "words.safetensors")
+    assert (folder / name).read_bytes() == (both / name).read_bytes()
 
 
 def test_without_held_out_documents_the_words_are_used(corpus, tmp_path):

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from aplc import Tagger
 from aplc.data.formats import read_documents
 from aplc.errors import CorpusError
 from helpers import launch, train_command, weights
@@ -41,6 +42,17 @@ def test_several_processes_train_the_model_of_one(corpus, alone, tmp_path, proce
     for one, two in zip(*scores, strict=True):
         for name in ("P@1", "P@5", "nDCG@5", "PSP@5"):
             assert one[name] == two[name]
+
+
+def test_two_processes_train_both_parts_of_a_model(corpus, alone, tmp_path):
+    """The words of one process, the network of two; the blend is learned by each of them alike."""
+    launch(train_command(corpus, tmp_path / "two", "train.epochs=5", "model.kind=both", processes=2))
+    expected, found = weights(alone), weights(tmp_path / "two")
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() < 1e-5, name
+    launch(train_command(corpus, tmp_path / "words", "model.kind=words"))
+    assert (tmp_path / "two" / "words.safetensors").read_bytes() == (tmp_path / "words/model.safetensors").read_bytes()
+    assert Tagger.from_pretrained(tmp_path / "two").predict("violin sonata", top_k=1)[0][0] == "music, classical"
 
 
 def test_two_processes_predict_what_one_does(alone, corpus, tmp_path):

@@ -21,6 +21,7 @@ ModelArgument = Annotated[Path, typer.Argument(help="A model folder.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", help="Write the changed model here, instead of in its own folder.")
 ]
+NetworkPresetOption = Annotated[str, typer.Option(help="A preset with a network, or a TOML file.")]
 PresetOption = Annotated[
     str,
     typer.Option(

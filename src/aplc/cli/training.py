@@ -6,7 +6,16 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, OnBadRow, PresetOption, SetOption, check_outputs, open_corpus, say_rejects
+from aplc.cli.common import (
+    CorpusArgument,
+    NetworkPresetOption,
+    OnBadRow,
+    PresetOption,
+    SetOption,
+    check_outputs,
+    open_corpus,
+    say_rejects,
+)
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 
@@ -98,7 +107,7 @@ def train(
     from aplc.train.auto import configure
 
     screen = Screen()
-    config = configure(preset, set_ or [], screen)
+    config = configure(preset, set_ or [], screen, resumed=out if resume else None)
     with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
@@ -112,7 +121,7 @@ def ablate(
     study: Annotated[Literal["clusters", "partition"], typer.Argument(help="The paper's Figure 4, or 5.")],
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the runs, the table and the figure.")],
-    preset: PresetOption = "tiny",
+    preset: NetworkPresetOption = "tiny",
     set_: SetOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Training runs for each setting.")] = 3,
     on_bad_row: OnBadRow = "stop",

@@ -135,8 +135,14 @@ def _figures(evaluation: Evaluation) -> Html:
 def _parts(evaluation: Evaluation) -> Html:
     if not evaluation.parts:
         return Html("")
-    rows = [[name, *(percent(metrics[shown]) for shown in PARTS)] for name, metrics in part_rows(evaluation)]
-    return table("The model's parts alone, and both together", ["", *PARTS], rows)
+    rows: list[list[str]] = []
+    for name, metrics in part_rows(evaluation):
+        rows.append([name, *(percent(metrics[shown]) for shown in PARTS)])
+    best = evaluation.best_part
+    gains = [evaluation.gains[best][shown] for shown in PARTS]
+    rows.append([f"above {best}", *(f"{100 * g.difference:+.2f}" for g in gains)])
+    rows.append(["95 % interval", *(f"{100 * g.low:+.2f} to {100 * g.high:+.2f}" for g in gains)])
+    return table("The model's parts alone, before calibration, and both together", ["", *PARTS], rows)
 
 
 def _figures_note(evaluation: Evaluation) -> str:

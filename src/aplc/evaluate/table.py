@@ -60,11 +60,11 @@ def _parts(evaluation: Evaluation) -> list[str]:
     lines = [f"{'percent':<15}" + "".join(f"{name:>9}" for name in PARTS)]
     for name, metrics in part_rows(evaluation):
         lines.append(f"{name:<15}" + "".join(f"{100 * metrics[shown]:>9.2f}" for shown in PARTS))
-    best = max(evaluation.parts, key=lambda name: evaluation.parts[name].result()["nDCG@5"])
+    best = evaluation.best_part
     gains = evaluation.gains[best]
     for word, bound in ((f"above {best}", "difference"), ("  from", "low"), ("  to", "high")):
         lines.append(f"{word:<15}" + "".join(f"{100 * getattr(gains[shown], bound):>+9.2f}" for shown in PARTS))
-    return [*lines, "from, to: the 95 % interval of the difference (paired bootstrap)"]
+    return [*lines, "alone: before calibration; from, to: the 95 % interval of the difference (paired bootstrap)"]
 
 
 def _bands(title: str, bands: Sequence[Band]) -> list[str]:

@@ -62,7 +62,7 @@ class LabelModel(Protocol):
 
     @property
     def parts(self) -> Mapping[str, PartTopK]:
-        """The models that this one is made of, by name; most are made of none."""
+        """How the parts that this model is made of rank labels, each alone, by name; most models have none."""
 
     def prepare(self, texts: Sequence[str]) -> Any:
         """The texts as this model wants them. Safe to call on another thread."""
@@ -135,7 +135,7 @@ class Kind:
     and how probable a new label of few examples is in one that was left out."""
     export: Deferred | None = None
     """(model, folder, int8) writes the exported model's files and gives their size."""
-    reads: Literal["all", "tokens", "both"]
+    reads: Literal["all", "tokens", "all and tokens"]
     """How much of a long text is read: all of it, as many tokens as `data.max_length` and `data.long_text` say, or all
     by one part and so many by the other."""
     cannot: Mapping[Ability, str] = field(default_factory=dict)
@@ -178,7 +178,7 @@ KINDS: dict[str, Kind] = {
             "learn": _RETRAIN,
             "add_labels": _RETRAIN,
             "export": "a words model can't be exported to ONNX; it needs no GPU and no runtime, so copy its folder",
-            "distribute": "a words model is trained by one process; leave out torchrun",
+            "distribute": "a words model is trained by one process; leave out torchrun, or choose another --preset",
             "clusters": "a words model has no clusters to compare; choose a preset with a network",
         },
     ),
@@ -189,13 +189,12 @@ KINDS: dict[str, Kind] = {
         "label is",
         sections=("data", "model", "clusters", "train", "words"),
         training=Training(fit=Deferred("aplc.train.both:fit"), plan=Deferred("aplc.plan.both:plan")),
-        reads="both",
+        reads="all and tokens",
         cannot={
             "learn": _RETRAIN_BOTH,
             "add_labels": _RETRAIN_BOTH,
             "export": "a model of words and a network can't be exported to ONNX; export a network alone "
             "(--set model.kind=network), or copy the folder",
-            "distribute": "a model of words and a network is trained by one process; leave out torchrun",
             "clusters": "ablations compare the clusters of a network alone; add --set model.kind=network",
         },
     ),

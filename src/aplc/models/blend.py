@@ -5,13 +5,13 @@
 w the words model's logit, v the network's, n the label's training documents. Words know most about rare labels, the
 network about frequent ones, and a blend that knows n takes from each what it is good for. The 18 numbers are learned by
 logistic regression on held-out documents, which neither part has seen, and are pulled towards the words alone (a = 0,
-b = 1, c = 0). Where cross-validation on these documents finds no gain, they stay there: a network that is of no use
-costs nothing. Why curves: quadratic in log n, the blend lost half a point of PSP (bench/LOG.md).
+b = 1, c = 0). Where cross-validation on these documents finds that the network adds nothing, they stay there: a network
+that is of no use costs nothing. Why curves: quadratic in log n, the blend lost half a point of PSP (bench/LOG.md).
 
 Shapes: B documents, L labels, K knots, N pairs of a held-out document and a candidate label.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -25,12 +25,12 @@ KNOTS = 6
 """Of each curve, evenly from log 1 to the most frequent label's log n."""
 FOLDS, AT = 5, 5
 """Cross-validation looks at the DCG of the first five labels."""
-LEAST_HITS = 100
-"""With fewer hits among the candidates nothing is learned."""
+LEAST_HITS, LEAST_DOCUMENTS = 100, 20
+"""With fewer hits among the candidates, or fewer documents, nothing is learned."""
 PENALTY = 10.0
-"""Of the numbers' squares, in columns of unit length: worth some ten pairs."""
-LOWEST = 1e-8
-"""The network's probabilities are held away from 0 and 1 by this much (1 by what float32 can tell apart)."""
+"""Of the numbers' squares, in columns whose root mean square is 1: worth some ten pairs."""
+LOWEST, HIGHEST = 1e-8, 1 - 1e-7
+"""The network's probabilities are held between these before their logit is taken."""
 
 Floats = NDArray[np.floating]
 Bools = NDArray[np.bool_]
@@ -39,7 +39,7 @@ Ints = NDArray[np.int64]
 
 def log_odds(probs: Floats) -> Floats:
     """Logits of probabilities."""
-    held = np.clip(probs, LOWEST, 1 - 1e-6)
+    held = np.clip(np.asarray(probs, dtype=np.float64), LOWEST, HIGHEST)
     return np.log(held) - np.log1p(-held)
 
 
@@ -68,7 +68,7 @@ class Blend:
     def uses_network(self) -> bool:
         return bool(self.curve_3L[2].any())
 
-    def __call__(self, words_BL: Floats, network_BL: Floats) -> Floats:
+    def __call__(self, words_BL: Floats, network_BL: Floats | np.floating) -> Floats:
         a_L, b_L, c_L = self.curve_3L
         return a_L + b_L * words_BL + c_L * network_BL
 
@@ -77,25 +77,32 @@ class Blend:
         """The blend, and what was found in a line."""
         alone, knots_LK = cls.of_words_alone(len(label_counts)), place(label_counts)
         n_documents, n_hits = len(np.unique(pairs.document)), int(pairs.hit.sum())
-        if n_hits < LEAST_HITS:
+        if n_hits < LEAST_HITS or n_documents < LEAST_DOCUMENTS:
             return (
                 alone,
                 f"words alone; {n_hits:,} hits in {n_documents:,} held-out documents are too few to learn from",
             )
         fold = np.unique(pairs.document, return_inverse=True)[1] % FOLDS
-        blended = np.empty(len(fold))
-        for i in range(FOLDS):
-            a_N, b_N, c_N = curves_at(knots_LK, regress(pairs, knots_LK, fold != i))[:, pairs.label]
-            blended[fold == i] = (a_N + b_N * pairs.words + c_N * pairs.network)[fold == i]
-        before, after = (dcg(pairs, logits) for logits in (pairs.words, blended))
-        gain = after - before
-        found = f"DCG@{AT} {before.mean():.3f} with words, {after.mean():.3f} with both, on held-out documents"
-        if gain.mean() <= gain.std() / len(gain) ** 0.5:
-            return alone, f"words alone; the network adds nothing ({found})"
+        silent = replace(pairs, network=np.zeros_like(pairs.network))  # what a and b gain is not the network's merit
+        refitted, both = (dcg(pairs, _crossed(part, knots_LK, fold)) for part in (silent, pairs))
+        words = max((dcg(pairs, pairs.words), refitted), key=np.mean)
+        gain = both - words
+        found = f"DCG@{AT} {words.mean():.3f} with words, {both.mean():.3f} with both, on held-out documents"
         curve_3L = curves_at(knots_LK, regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)))
+        if gain.mean() <= 2 * gain.std() / len(gain) ** 0.5 or not curve_3L[2].any():
+            return alone, f"words alone; the network adds nothing ({found})"
         share_L = curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9)
         counts = f"the network counts {share_L[0]:.0%} for the most frequent label, {share_L[-1]:.0%} for the rarest"
         return cls(curve_3L.astype(np.float32)), f"{found}; {counts}"
+
+
+def _crossed(pairs: Pairs, knots_LK: Floats, fold: Ints) -> Floats:
+    """Blended logits of the pairs, each by a blend that was learned on the other folds."""
+    blended = np.empty(len(fold))
+    for i in range(FOLDS):
+        a_N, b_N, c_N = curves_at(knots_LK, regress(pairs, knots_LK, fold != i))[:, pairs.label]
+        blended[fold == i] = (a_N + b_N * pairs.words + c_N * pairs.network)[fold == i]
+    return blended
 
 
 def place(label_counts: Ints) -> Floats:
@@ -106,7 +113,7 @@ def place(label_counts: Ints) -> Floats:
 
 
 def curves_at(knots_LK: Floats, learned_3K: Floats) -> Floats:
-    """a, b and c of every label, (3, L). Neither part's logit may lower the blend's."""
+    """a, b and c of every label, (3, L); b and c are at least 0."""
     a_L, b_L, c_L = learned_3K @ knots_LK.T
     return np.stack([a_L, np.maximum(b_L + 1, 0), np.maximum(c_L, 0)])
 

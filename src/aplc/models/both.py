@@ -38,7 +38,7 @@ class Read(NamedTuple):
 
     words: Floats
     network: Floats | None
-    """None where the blend does without; `_topk_of_network` then makes them."""
+    """None if c = 0 for every label; `_topk_of_network` then makes them."""
     both: Floats
     batch: Batch
 
@@ -76,7 +76,7 @@ class BothModel:
     def read(self, batch: tuple[sparse.csr_array, Batch]) -> Read:
         if not self.blend.uses_network:
             words_BL = self.words.read(batch[0])
-            return Read(words_BL, None, words_BL, batch[1])
+            return Read(words_BL, None, self.blend(words_BL, np.float32(0)), batch[1])
         words_BL, network_BL = self.opinions(batch)
         return Read(words_BL, network_BL, self.blend(words_BL, network_BL), batch[1])
 
@@ -105,7 +105,7 @@ class BothModel:
         save_blend(self.blend, folder)
 
     def _network_logits(self, batch: Batch) -> Floats:
-        return log_odds(self.network.probabilities(self.network.read(batch)))
+        return log_odds(self.network.probabilities(self.network.read(batch))).astype(np.float32)
 
     def _topk_of_words(self, states: Read, k: int, allowed: NDArray[np.bool_] | None = None) -> tuple[Ids, Probs]:
         return best_labels(states.words, k, allowed)
@@ -130,8 +130,8 @@ def load_blend(folder: Path, n_labels: int) -> Blend:
         curve_3L = load_file(path)["curve"]
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
-    if not np.isfinite(curve_3L).all():
-        raise ModelError(f"{path}: curve has NaN or infinite values")
+    if not (np.abs(curve_3L) < 1e6).all() or (curve_3L[1:] < 0).any():  # also refuses NaN
+        raise ModelError(f"{path}: curve has NaN, negative or very large values; the model is damaged")
     return Blend(curve_3L)
 
 

@@ -136,23 +136,28 @@ class Encoder(nn.Module):
             if self.pooling == "last":
                 return self.body(input_ids, attention_mask, token_type_ids)
             states_BTD = self.body(input_ids, attention_mask, token_type_ids, last_only=False)
-        else:
-            return self._encode_parts(input_ids, attention_mask, token_type_ids)
-        return pool(states_BTD, attention_mask, self.pooling, pad_left=self.pad_left)
+            return pool(states_BTD, attention_mask, self.pooling, pad_left=self.pad_left)
+        return self._encode_parts(input_ids, attention_mask, token_type_ids)
 
     def _encode_parts(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """A few documents at a time on a CPU, all at once elsewhere."""
-        n_parts = -(-input_ids.numel() // TOKENS_AT_ONCE) if input_ids.device.type == "cpu" else 1
+        """A few documents at a time on a CPU, all at once elsewhere.
+
+        Also where several processes share a sharded encoder, who must call it equally often, and in an exported graph.
+        """
         types = token_type_ids if self._takes_types else None
+        n_parts = -(-input_ids.numel() // TOKENS_AT_ONCE) if input_ids.device.type == "cpu" else 1
+        if torch.compiler.is_compiling() or world().size > 1 or n_parts <= 1:
+            return self._pooled(input_ids, attention_mask, types)
         given = [x.tensor_split(n_parts) for x in (input_ids, attention_mask, types) if x is not None]
-        pooled = []
-        for ids_BT, mask_BT, *rest in zip(*given, strict=True):
-            if len(ids_BT) or n_parts == 1:  # more parts than documents leave some of them empty
-                named = {"token_type_ids": rest[0]} if rest else {}
-                with torch.autocast("cpu", torch.bfloat16, enabled=self.in_bfloat16):
-                    states_BTD = self.body(input_ids=ids_BT, attention_mask=mask_BT, **named).last_hidden_state
-                pooled.append(pool(states_BTD.float(), mask_BT, self.pooling, pad_left=self.pad_left))
-        return torch.cat(pooled)
+        # more parts than documents leave some of them empty
+        return torch.cat([self._pooled(*part) for part in zip(*given, strict=True) if len(part[0])])
+
+    def _pooled(self, ids_BT: Tensor, mask_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
+        named = {} if types_BT is None else {"token_type_ids": types_BT}
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.in_bfloat16):
+            states_BTD = self.body(input_ids=ids_BT, attention_mask=mask_BT, **named).last_hidden_state
+        states_BTD = states_BTD.float() if self.in_bfloat16 else states_BTD
+        return pool(states_BTD, mask_BT, self.pooling, pad_left=self.pad_left)
 
     @property
     def gains_by_bfloat16(self) -> bool:
@@ -255,8 +260,7 @@ def build_encoder(
                 folder, checkpoint_activations=model.checkpoint_activations, dropout=model.dropout
             )
         else:
-            dropouts = {name: model.dropout for name in settings if "dropout" in name}
-            body = _load_transformers(folder, dropouts, checkpoint_activations=model.checkpoint_activations)
+            body = _load_transformers(folder, model.dropout, checkpoint_activations=model.checkpoint_activations)
     pooling, reason = choose_pooling(family, folder, source)
     if model.pooling not in ("auto", pooling):
         pooling, reason = model.pooling, f"as model.pooling says; {family} would use {pooling}"
@@ -294,13 +298,15 @@ def _transformers() -> Any:
     return transformers
 
 
-def _load_transformers(folder: Path, dropouts: dict[str, float], *, checkpoint_activations: bool) -> nn.Module:
+def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: bool) -> nn.Module:
     transformers = _transformers()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it prints a table about poolers; missing weights are reported below
     had_bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.disable_progress_bar()  # it draws one also where there is no terminal
     try:
+        names = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+        dropouts = {name: dropout for name in names if "dropout" in name or name.endswith("pdrop")}
         body, info = transformers.AutoModel.from_pretrained(
             folder,
             local_files_only=True,

@@ -13,6 +13,9 @@ from aplc.plan import network, words
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 
+WEIGHT_BYTES = 8
+"""Of a word's weight for a label: itself and its label's id."""
+
 
 @dataclass(frozen=True)
 class BothPlan:
@@ -21,8 +24,9 @@ class BothPlan:
 
     @property
     def peak(self) -> int:
-        """The larger of the two: one comes after the other. The words' weights stay, and are small beside either."""
-        return max(self.words.peak, self.network.sizes.memory().peak)
+        """The larger of the two: one comes after the other. The words' weights stay beside the network."""
+        kept = WEIGHT_BYTES * words.WEIGHTS_PER_LABEL * self.words.n_labels
+        return max(self.words.peak, self.network.sizes.memory().peak + kept)
 
     @property
     def fits(self) -> bool:
@@ -36,19 +40,19 @@ class BothPlan:
     def to_dict(self) -> dict[str, Any]:
         return self.network.to_dict() | {
             "words": self.words.to_dict(),
-            "network": self.network.to_dict(),
             "memory_bytes": {"peak": self.peak, "available": self.network.available, "fits": self.fits},
             "seconds": self.seconds,
         }
 
     def render(self) -> str:
         total = "" if self.seconds is None else f"; {duration(self.seconds)} in all"
+        verdict = "fits" if self.fits else "does not fit; raise data.min_count, or lower words.limit"
         return "\n".join(
             [
                 self.network.render(),
                 "",
                 "and before the network, its words part: ridge regression, no epochs",
-                f"  memory  about {in_bytes(self.words.peak)}; equations: at most {self.words.size:,}",
+                f"  memory  about {in_bytes(self.words.peak)}; {in_bytes(self.peak)} at the peak of both: {verdict}",
                 f"  time    about {duration(max(self.words.seconds, 1))} to solve, besides reading the texts{total}",
             ]
         )

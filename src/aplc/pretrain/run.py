@@ -68,8 +68,9 @@ def _pretrain(source: Source, config: PretrainConfig, folder: RunFolder, screen:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best encoder is in {out}")
         return
     passes = config.train.steps / len(run.train)
+    work = loop.describe_work(model, bfloat16=loop.uses_bfloat16(world().device))
     screen.say(
-        f"pretraining: {loop.describe_work(model)}; {config.train.steps:,} steps of {config.train.batch_size} x "
+        f"pretraining: {work}; {config.train.steps:,} steps of {config.train.batch_size} x "
         f"{config.data.max_length} tokens, {passes:.1f} passes over the text"
     )
     if run.valid:

@@ -65,8 +65,8 @@ and gaps the training labels have. {reads}
 _READS = {
     "all": "Texts are read whole, however long they are.",
     "tokens": "A text beyond {length} tokens is {rest}.",
-    "both": "The words part reads texts whole, however long they are; for the network a text beyond {length} tokens is "
-    "{rest}.",
+    "all and tokens": "The words part reads texts whole, however long they are; for the network a text beyond "
+    "{length} tokens is {rest}.",
 }
 _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "read in windows that are averaged"}
 

@@ -1,8 +1,9 @@
 """A model folder: everything needed to tag texts, in files that can't run code.
 
 config.json (settings, changes of the label set, digests of the files, what the kind of model needs to be built again),
-model.safetensors, tokenizer.json where the model has one, labels.txt, label_counts.npy, README.md, calibration.json
-where documents were held out to learn it from, and evaluation.json where the model was evaluated.
+model.safetensors (of a model of two parts also words.safetensors and blend.safetensors), tokenizer.json where the model
+has one, labels.txt, label_counts.npy, README.md, calibration.json where documents were held out to learn it from, and
+evaluation.json where the model was evaluated.
 """
 
 from pathlib import Path

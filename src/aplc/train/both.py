@@ -1,10 +1,11 @@
 """A run that trains both parts of a model: first the words, which take minutes, then the network, then their blend.
 
-The folder holds a model from the first minutes on: the words alone, until the network's last epoch. `--resume` finds
-the words there and goes on with the network's newest checkpoint; the blend is learned again, in seconds.
+From the network's first epoch on the folder holds a model that can be used; until the end it answers with the words
+alone. `--resume` finds the words there and goes on with the network's newest checkpoint; the blend is learned again.
 """
 
 from collections.abc import Sequence
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from aplc.models.base import BLEND_FILE, WORDS_FILE
 from aplc.models.blend import CANDIDATES, Blend, Pairs
 from aplc.models.both import BothModel, save_blend
 from aplc.models.trained import TrainedTagger
+from aplc.nn.distributed import world
 from aplc.predict.search import DOCUMENTS_AT_ONCE
 from aplc.store.digests import changing
 from aplc.store.folder import load_tagger, lost_files
@@ -30,36 +32,54 @@ from aplc.words import model as words_models
 from aplc.words.fit import fit_words
 from aplc.words.model import Floats, WordsModel, best_columns
 
+LEARN_FROM = 10_000
+"""Held-out documents that the blend is learned from, at most."""
+
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
     """Train both parts and leave them in the folder, blended."""
+    if not len(data.valid_rows):
+        screen.say(
+            "blend: no documents are held out to learn it from, so the words alone will count; set data.validation"
+        )
     tokens = Tokens.of(data, config, screen)
     folder.check(tokens.identity)
-    words, alone = _words_of(folder, data, config), Blend.of_words_alone(len(data.labels))
+    words, alone = _words_of(folder, data, config, screen), Blend.of_words_alone(len(data.labels))
+    world().barrier()  # every process has looked before the first one writes
     if words is None:
         encoder_to_train(config, tokens.tokenizer)  # what is wrong with it is said before the words take their time
-        words = fit_words(data, config, screen)
+        words = fit_words(data, config, screen) if world().is_main else None
+        words = world().gather(words)[0]
+        assert words is not None
         folder.begin(tokens.identity)
         with changing(folder.path):
             words.save_weights(folder.path, WORDS_FILE)
+    if not (folder.path / BLEND_FILE).is_file():
+        with changing(folder.path):
             save_blend(alone, folder.path)
     fit_network(data, tokens, config, folder, screen, lambda network: BothModel(words, network, alone))
     blend, found = learn_blend(load_tagger(folder.path), data, screen)
+    world().barrier()
     with changing(folder.path):
         save_blend(blend, folder.path)
+    world().barrier()
     screen.say(f"blend: {found}")
 
 
-def _words_of(folder: RunFolder, data: TrainingData, config: Config) -> WordsModel | None:
+def _words_of(folder: RunFolder, data: TrainingData, config: Config, screen: Screen) -> WordsModel | None:
     """The words part that an earlier session of this run left, if it is whole."""
     path = folder.path
-    if not folder.started or not (path / CONFIG).is_file() or {WORDS_FILE, BLEND_FILE} & set(lost_files(path)):
+    if not (folder.started and (path / CONFIG).is_file() and (path / WORDS_FILE).is_file()):
+        return None
+    if WORDS_FILE in lost_files(path):
         return None
     try:
         settings = read_json(path / CONFIG) | {"n_labels": len(data.labels)}
-        return words_models.load(path, settings, config, WORDS_FILE)
+        words = words_models.load(path, settings, config, WORDS_FILE)
     except ModelError:
         return None
+    screen.say("words: found in the folder, not fitted again")
+    return words
 
 
 def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> tuple[Blend, str]:
@@ -69,8 +89,8 @@ def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> t
     if not len(data.valid_rows):
         return Blend.of_words_alone(model.n_labels), "words alone; no documents were held out to learn more from"
     parts, seen = [], 0
-    with screen.bar("blending", len(data.valid_rows)) as advance:
-        for block in blocks(data.held_out(), DOCUMENTS_AT_ONCE):
+    with screen.bar("blending", min(LEARN_FROM, len(data.valid_rows))) as advance:
+        for block in blocks(islice(data.held_out(), LEARN_FROM), DOCUMENTS_AT_ONCE):
             texts = [document.text for document in block]
             truth = [trained.labels.encode(document.labels) for document in block]
             for members in by_length([len(text) for text in texts], model.batch_size):

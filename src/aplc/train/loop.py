@@ -133,7 +133,8 @@ def fit(run: Run) -> None:
             began = time.monotonic()
             for batch in run.batches(run.progress.epoch, run.progress.batch):
                 progress = run.progress
-                rate = slanted_triangular(progress.step, warmup=steps.warmup_steps, total=run.total_steps)
+                warmup = min(steps.warmup_steps, run.total_steps // 5)
+                rate = slanted_triangular(progress.step, warmup=warmup, total=run.total_steps)
                 loss = train_step(run, batch, rate)
                 progress.step += 1
                 progress.batch += 1
@@ -185,20 +186,20 @@ def apply_gradients(network: nn.Module, optimizers: Optimizers, loss: float, *, 
     return True
 
 
-def autocast(device: torch.device) -> contextlib.AbstractContextManager:
-    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(device))
+def autocast(device: torch.device, precision: str = "auto") -> contextlib.AbstractContextManager:
+    return torch.autocast(device.type, torch.bfloat16, enabled=uses_bfloat16(device, precision))
 
 
-def uses_bfloat16(device: torch.device) -> bool:
-    """Where a GPU has it; CPUs rarely gain by it."""
-    return device.type == "cuda" and torch.cuda.is_bf16_supported()
+def uses_bfloat16(device: torch.device, precision: str = "auto") -> bool:
+    """Whether a GPU has it and `train.precision` allows it. On a CPU it is up to the encoder (`nn/encoder.py`)."""
+    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
-def describe_work(network: nn.Module, *, bfloat16: bool = False) -> str:
-    """How large the network is and where it will be trained. `bfloat16`: also where PyTorch's autocast is not used."""
+def describe_work(network: nn.Module, *, bfloat16: bool) -> str:
+    """How large the network is and where it will be trained."""
     n_parameters = sum(p.numel() for p in network.parameters())
     device, size = world().device, world().size
     where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
-    dtype = "bfloat16 where it is safe" if bfloat16 or uses_bfloat16(device) else "float32"
+    dtype = "bfloat16 where it is safe" if bfloat16 else "float32"
     processes = f"{size} processes with " if size > 1 else ""
     return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"

@@ -85,7 +85,7 @@ class TrainingRun(loop.Run):
             part = turn[world().rank]
             # Sharded clusters see the documents of all ranks at once, and give the loss of all.
             share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
-            with loop.autocast(device):
+            with loop.autocast(device, config.precision):
                 part_loss = self.network(part.to(device), filler)
             yield part_loss, share
 
@@ -117,7 +117,7 @@ class TrainingRun(loop.Run):
         collate = self.network.collator
         batches = by_length([min(len(own), collate.max_length) for own in items], self.network.batch_size)
         self.network.eval()
-        with loop.autocast(world().device):
+        with loop.autocast(world().device, self.config.train.precision):
             ids, probs = predict_batches(
                 self.network, batches, lambda members: collate([items[i] for i in members], [[]] * len(members)), k=5
             )
@@ -218,7 +218,8 @@ def fit_network(
             save_frame(trained, folder.path)
         world().barrier()
         return
-    work = loop.describe_work(model, bfloat16=model.encoder.in_bfloat16)
+    on_gpu = loop.uses_bfloat16(world().device, config.train.precision)
+    work = loop.describe_work(model, bfloat16=on_gpu or model.encoder.in_bfloat16)
     screen.say(f"training: {work}, {len(batches):,} steps an epoch")
     save_frame(trained, folder.path)
     loop.fit(run)

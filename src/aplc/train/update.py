@@ -56,7 +56,7 @@ def learn(model: TaggingModel, config: Config, texts: list[str], truth: Sequence
         members = order[start : start + train.batch_size]
         batch = model.collator([tokens[i] for i in members], [truth[i] for i in members]).to(device)
         optimizers.zero_grad()
-        with autocast(device):
+        with autocast(device, train.precision):
             loss = model(batch)
         loss.backward()
         if not apply_gradients(model, optimizers, float(loss.detach()), clip_norm=train.clip_norm, rate=RATE):
