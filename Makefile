@@ -8,10 +8,10 @@ help:  ## list the targets
 
 install: .venv/.core  ## install aplc into .venv
 
-demo: .venv/.core  ## train on 24,000 PubMed citations, score, and tag a few (about 5 minutes)
+demo: .venv/.core  ## train words and a network on 24,000 PubMed citations, score them, and tag a few (about 6 minutes)
 	@rm -rf demo/model
 	$(BIN)/aplc data pubmed-mesh --out demo/corpus
-	$(BIN)/aplc train demo/corpus --preset tiny --out demo/model
+	$(BIN)/aplc train demo/corpus --preset tiny --set model.kind=both --out demo/model
 	$(BIN)/aplc evaluate demo/model demo/corpus --examples 3
 
 test: .venv/.test  ## run the tests

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.special import expit
 
-CANDIDATES = 60
+CANDIDATES = 120
 """Labels of a held-out document that the blend is learned from: so many of each part's best."""
 KNOTS = 6
 """Of each curve, evenly from log 1 to the most frequent label's log n."""
