@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,10 +230,11 @@ def test_an_encoder_that_cannot_be_used_is_refused_before_the_words_are_fitted(c
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("lose", [Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x")])
 @pytest.mark.parametrize("name", ["blend.safetensors", "words.safetensors"])
-def test_a_lost_part_comes_back_on_resume_and_the_other_is_kept(corpus, both, tmp_path, name):
+def test_a_lost_part_comes_back_on_resume_and_the_other_is_kept(corpus, both, tmp_path, name, lose):
     folder, screen = shutil.copytree(both, tmp_path / "model"), Recorder()
-    (folder / name).unlink()
+    lose(folder / name)
     run(corpus, folder, resume=True, screen=screen)
     assert ("ridge regression" in screen.text) == (name == "words.safetensors")
     assert (folder / name).read_bytes() == (both / name).read_bytes()

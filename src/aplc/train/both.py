@@ -54,7 +54,7 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         folder.begin(tokens.identity)
         with changing(folder.path):
             words.save_weights(folder.path, WORDS_FILE)
-    if not (folder.path / BLEND_FILE).is_file():
+    if not (folder.path / BLEND_FILE).is_file() or BLEND_FILE in lost_files(folder.path):
         with changing(folder.path):
             save_blend(alone, folder.path)
     fit_network(data, tokens, config, folder, screen, lambda network: BothModel(words, network, alone))
