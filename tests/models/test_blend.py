@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit
 
 import reference
-from aplc.models.blend import Blend, Pairs, dcg, log_odds
+from aplc.models.blend import Blend, Pairs, dcg, log_likelihood, log_odds
 
 COUNTS = np.round(2_000 / np.arange(1, 301)).astype(np.int64)
 
@@ -74,6 +74,15 @@ def test_neither_part_can_lower_the_blend():
     against = pairs(network_knows=frequent)
     blend, _ = Blend.learn(Pairs(**{**vars(against), "network": -against.network}), COUNTS)
     assert (blend.curve_3L[1:] >= 0).all()
+
+
+def test_log_likelihood_matches_reference():
+    made = pairs(network_knows=frequent, n_documents=20)
+    found = log_likelihood(made, made.words)
+    for document in range(20):
+        own = made.document == document
+        chances = zip(expit(made.words[own]), made.hit[own], strict=True)
+        assert found[document] == pytest.approx(sum(np.log(p if hit else 1 - p) for p, hit in chances))
 
 
 def test_dcg_matches_reference():

@@ -24,7 +24,7 @@ CANDIDATES = 120
 KNOTS = 6
 """Of each curve, evenly from log 1 to the most frequent label's log n."""
 FOLDS, AT = 5, 5
-"""Cross-validation looks at the DCG of the first five labels."""
+"""Cross-validation asks whether the candidates' likelihood rises, and the DCG of the first five labels with it."""
 LEAST_HITS, LEAST_DOCUMENTS = 100, 20
 """With fewer hits among the candidates, or fewer documents, nothing is learned."""
 PENALTY = 10.0
@@ -84,12 +84,13 @@ class Blend:
             )
         fold = np.unique(pairs.document, return_inverse=True)[1] % FOLDS
         silent = replace(pairs, network=np.zeros_like(pairs.network))  # what a and b gain is not the network's merit
-        refitted, both = (dcg(pairs, _crossed(part, knots_LK, fold)) for part in (silent, pairs))
-        words = max((dcg(pairs, pairs.words), refitted), key=np.mean)
-        gain = both - words
-        found = f"DCG@{AT} {words.mean():.3f} with words, {both.mean():.3f} with both, on held-out documents"
+        refitted, blended = (_crossed(part, knots_LK, fold) for part in (silent, pairs))
+        gain = log_likelihood(pairs, blended) - log_likelihood(pairs, refitted)
+        words, both = (dcg(pairs, logits).mean() for logits in (pairs.words, blended))
+        found = f"DCG@{AT} {words:.3f} with words, {both:.3f} with both, on held-out documents"
         curve_3L = curves_at(knots_LK, regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)))
-        if gain.mean() <= 2 * gain.std() / len(gain) ** 0.5 or not curve_3L[2].any():
+        adds = gain.mean() > 2 * gain.std() / len(gain) ** 0.5 and both > words and bool(curve_3L[2].any())
+        if not adds:
             return alone, f"words alone; the network adds nothing ({found})"
         share_L = curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9)
         counts = f"the network counts {share_L[0]:.0%} for the most frequent label, {share_L[-1]:.0%} for the rarest"
@@ -137,6 +138,12 @@ def regress(pairs: Pairs, knots_LK: Floats, chosen: Bools) -> Floats:
 
     found = minimize(loss, np.zeros(3 * KNOTS), jac=True, hess=curvature, method="trust-exact")
     return (found.x / scale).reshape(3, KNOTS)
+
+
+def log_likelihood(pairs: Pairs, logits: Floats) -> Floats:
+    """Of each document's hits and misses."""
+    each = np.where(pairs.hit, -np.logaddexp(0, -logits), -np.logaddexp(0, logits))
+    return np.add.reduceat(each, np.flatnonzero(np.diff(pairs.document, prepend=-1)))
 
 
 def dcg(pairs: Pairs, logits: Floats) -> Floats:
