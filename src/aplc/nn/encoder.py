@@ -37,8 +37,8 @@ from aplc.nn.xlnet import XLNet, XLNetConfig
 MAX_SEGMENTS = 8
 """Segments or windows that are read of a long document; the rest is cut off."""
 TOKENS_AT_ONCE = 4_096
-"""On a CPU an encoder of `transformers` takes so many tokens at a time: tensors that malloc can reuse, twice as fast at
-32 x 256 tokens (bench/LOG.md)."""
+"""On a CPU an encoder of `transformers` takes so many tokens at a time: smaller tensors at a time, about as fast
+(bench/LOG.md)."""
 
 _CODE_KEYS = {
     *("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
