@@ -1,4 +1,4 @@
-"""Guards models of words and a network: two parts in one folder, blended, resumed, evaluated, used like any other."""
+"""Guards words and a network in one model: two parts in a folder, blended, resumed, evaluated, used like any other."""
 
 import json
 import re

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from aplc.config import DataConfig
+from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.reservoir import Reservoir
+from aplc.data.source import Source
 from aplc.errors import CorpusError
 
 
@@ -27,6 +30,14 @@ class Survey:
     """Document i has the labels `label_ids[label_offsets[i]:label_offsets[i + 1]]`."""
     sample: list[Document]
     """Drawn uniformly at random."""
+
+
+def survey_source(source: Source, config: DataConfig, sample_size: int, screen: Screen) -> Survey:
+    """`survey` of a source's training part, with a progress bar."""
+    with screen.bar("counting labels") as advance:
+        return survey(
+            source.train(), sample_size=sample_size, min_count=config.min_count, name=source.name, advance=advance
+        )
 
 
 def survey(

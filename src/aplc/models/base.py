@@ -193,7 +193,7 @@ KINDS: dict[str, Kind] = {
         cannot={
             "learn": _RETRAIN_BOTH,
             "add_labels": _RETRAIN_BOTH,
-            "export": "a model of words and a network can't be exported to ONNX; export a network alone "
+            "export": "a model with a words part can't be exported to ONNX; export a network alone "
             "(--set model.kind=network), or copy the folder",
             "clusters": "ablations compare the clusters of a network alone; add --set model.kind=network",
         },

@@ -1,4 +1,4 @@
-"""What a model of words and a network will cost: the words first, then the network, in one process.
+"""What a words model and a network in one model will cost: the words first, then the network, in one process.
 
 aplc plan corpus --preset both
 """

@@ -24,7 +24,7 @@ from aplc.data.batches import POOL, Batches
 from aplc.data.cache import DocumentCache
 from aplc.data.inspection import PICTURE_WIDTH, zipf_picture
 from aplc.data.source import Source, split_rows
-from aplc.data.survey import Survey, survey
+from aplc.data.survey import Survey, survey_source
 from aplc.data.tokenizer import Tokenizer
 from aplc.machine import resident_bytes
 from aplc.models.network import TaggingModel
@@ -225,14 +225,7 @@ def plan(
     """Plan a run on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     sample_size = max(SAMPLE, POOL * config.train.batch_size)
-    with screen.bar("counting labels") as advance:
-        seen = survey(
-            source.train(),
-            sample_size=sample_size,
-            min_count=config.data.min_count,
-            name=source.name,
-            advance=advance,
-        )
+    seen = survey_source(source, config.data, sample_size, screen)
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:
         cache = DocumentCache.build(

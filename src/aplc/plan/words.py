@@ -22,7 +22,7 @@ from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.inspection import zipf_picture
 from aplc.data.source import Source
-from aplc.data.survey import survey
+from aplc.data.survey import survey_source
 from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
@@ -84,14 +84,7 @@ class WordsPlan:
 def plan(source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None) -> WordsPlan:
     """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
-    with screen.bar("counting labels") as advance:
-        seen = survey(
-            source.train(),
-            sample_size=SAMPLE,
-            min_count=config.data.min_count,
-            name=source.name,
-            advance=advance,
-        )
+    seen = survey_source(source, config.data, SAMPLE, screen)
     n_labels = len(seen.labels)
     entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
     n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
