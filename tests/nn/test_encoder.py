@@ -11,7 +11,6 @@ import transformers
 
 from aplc.config import ModelConfig
 from aplc.errors import ModelError
-from aplc.nn import encoder as module
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.nn.pooling import choose_pooling, pool, split_windows
 from aplc.nn.xlnet import XLNet, XLNetConfig
@@ -101,22 +100,6 @@ def test_other_families_give_the_pooled_states_of_transformers(tmp_path, family)
         all(p.grad is not None for p in encoder.parameters() if p.requires_grad and p.numel() > 0)
         or family == "deberta-v2"
     )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("tokens", [1, 30, 64])
-def test_a_few_documents_at_a_time_give_what_all_at_once_give(tmp_path, monkeypatch, family, tokens):
-    small(family, tmp_path)
-    model = ModelConfig(encoder=str(tmp_path), dropout=0.0)
-    encoder, batch = build_encoder(model, vocab_size=VOCABULARY, max_length=60).eval(), rows([20, 7, 9], 20, left=False)
-    found = []
-    for at_once in (1 << 20, tokens):
-        monkeypatch.setattr(module, "TOKENS_AT_ONCE", at_once)
-        encoder.zero_grad()
-        vectors = encoder(*batch)
-        vectors.square().sum().backward()
-        found.append((vectors.detach(), [p.grad.clone() for p in encoder.parameters() if p.grad is not None]))
-    torch.testing.assert_close(found[0], found[1], atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

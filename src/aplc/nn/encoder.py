@@ -36,9 +36,6 @@ from aplc.nn.xlnet import XLNet, XLNetConfig
 
 MAX_SEGMENTS = 8
 """Segments or windows that are read of a long document; the rest is cut off."""
-TOKENS_AT_ONCE = 4_096
-"""On a CPU an encoder of `transformers` takes so many tokens at a time: smaller tensors at a time, about as fast
-(bench/LOG.md)."""
 
 _CODE_KEYS = {
     *("auto_map", "attn_implementation", "_attn_implementation", "experts_implementation", "_experts_implementation"),
@@ -137,27 +134,11 @@ class Encoder(nn.Module):
                 return self.body(input_ids, attention_mask, token_type_ids)
             states_BTD = self.body(input_ids, attention_mask, token_type_ids, last_only=False)
             return pool(states_BTD, attention_mask, self.pooling, pad_left=self.pad_left)
-        return self._encode_parts(input_ids, attention_mask, token_type_ids)
-
-    def _encode_parts(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
-        """A few documents at a time on a CPU, all at once elsewhere.
-
-        Also where several processes share a sharded encoder, who must call it equally often, and in an exported graph.
-        """
-        types = token_type_ids if self._takes_types else None
-        n_parts = -(-input_ids.numel() // TOKENS_AT_ONCE) if input_ids.device.type == "cpu" else 1
-        if torch.compiler.is_compiling() or world().size > 1 or n_parts <= 1:
-            return self._pooled(input_ids, attention_mask, types)
-        given = [x.tensor_split(n_parts) for x in (input_ids, attention_mask, types) if x is not None]
-        # more parts than documents leave some of them empty
-        return torch.cat([self._pooled(*part) for part in zip(*given, strict=True) if len(part[0])])
-
-    def _pooled(self, ids_BT: Tensor, mask_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
-        named = {} if types_BT is None else {"token_type_ids": types_BT}
+        types = {"token_type_ids": token_type_ids} if self._takes_types and token_type_ids is not None else {}
         with torch.autocast("cpu", torch.bfloat16, enabled=self.in_bfloat16):
-            states_BTD = self.body(input_ids=ids_BT, attention_mask=mask_BT, **named).last_hidden_state
+            states_BTD = self.body(input_ids=input_ids, attention_mask=attention_mask, **types).last_hidden_state
         states_BTD = states_BTD.float() if self.in_bfloat16 else states_BTD
-        return pool(states_BTD, mask_BT, self.pooling, pad_left=self.pad_left)
+        return pool(states_BTD, attention_mask, self.pooling, pad_left=self.pad_left)
 
     @property
     def gains_by_bfloat16(self) -> bool:
