@@ -34,7 +34,8 @@ from aplc.store.folder import load_tagger
 from aplc.train.both import pairs_of
 from aplc.words.curves import LEARN_FROM
 from aplc.words.fit import count_documents, read_matrices
-from aplc.words.model import WordFeatures, best_labels, rising
+from aplc.words.index import rising
+from aplc.words.model import WordFeatures, best_labels
 from aplc.words.ridge import solve
 from aplc.words.text import ENTRY, VERSION, entries_of
 

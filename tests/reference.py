@@ -360,6 +360,26 @@ def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
 
 
+def neighbourhood(rare: np.ndarray, own: Sequence[int], most: int) -> list[int]:
+    """A label's own documents, and the `most` others that share most rare words with them."""
+    shared = {i: float(rare[i] @ rare[own].sum(0)) for i in range(len(rare)) if i not in own}
+    others = sorted((i for i in shared if shared[i] > 0), key=lambda i: (-shared[i], i))
+    return [*own, *others[:most]]
+
+
+def local_answer(
+    frequent: np.ndarray, rare: np.ndarray, own: Sequence[int], near: Sequence[int], ridge: float
+) -> np.ndarray:
+    """a of (X_F X_F' + diag(|x_R|^2 + r) + the rest of X_R X_R' among neighbours) a = y."""
+    n = len(rare)
+    matrix = frequent @ frequent.T + np.diag((rare**2).sum(1) + ridge)
+    for i in near:
+        for j in near:
+            if i != j:
+                matrix[i, j] += rare[i] @ rare[j]
+    return np.linalg.solve(matrix, np.isin(np.arange(n), own).astype(float))
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Words and a network, blended: a label at a time
 # ---------------------------------------------------------------------------------------------------------------------

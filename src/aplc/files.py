@@ -30,10 +30,11 @@ STDOUT = Path("-")
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, *, by_every_process: bool = False) -> Iterator[Path]:
     """A temporary name beside `path` to write to; renamed to it when the block ends without an exception.
 
-    Of several processes under `torchrun`, only the first one's file is kept: all of them come to the same result.
+    Of several processes under `torchrun`, only the first one's file is kept, because all of them come to the same
+    result; unless each has files of its own.
     """
     _check_replaceable(path)
     with naming(path):
@@ -49,7 +50,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
-            if is_main_process():
+            if by_every_process or is_main_process():
                 os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

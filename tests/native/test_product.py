@@ -6,7 +6,7 @@ import torch
 from scipy import sparse
 
 from aplc import native
-from aplc.words.ridge import Product
+from aplc.words.systems import Product
 
 
 def draw(n_rows, n_inner, density):

@@ -12,6 +12,7 @@ from aplc.predict.explain import explain, parts_of
 from aplc.predict.search import decide_documents
 from aplc.store.folder import load_tagger
 from aplc.train.relabel import merge_labels
+from aplc.words.index import Index
 from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.text import count_words
 
@@ -33,7 +34,9 @@ def words_tagger(tagger):
     weight_VL[:, tagger.labels.index["météo"]] = [weight[i] for i in bucket]
     features = WordFeatures(bucket, np.ones(len(bucket), dtype=np.float32))
     curve = np.repeat(np.float32([[0], [1], [0]]), len(tagger.labels), 1)
-    model = WordsModel(features, sparse.csr_array(weight_VL), np.zeros(len(tagger.labels), dtype=np.float32), curve)
+    model = WordsModel(
+        features, Index.of(sparse.csr_array(weight_VL)), np.zeros(len(tagger.labels), dtype=np.float32), curve
+    )
     return replace(tagger, model=model, calibration=None)
 
 

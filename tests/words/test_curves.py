@@ -6,7 +6,7 @@ from scipy.special import expit
 
 from aplc.words import curves as curves_module
 from aplc.words.curves import PLAIN, Curves
-from aplc.words.model import rising
+from aplc.words.index import rising
 
 
 def test_curves_are_learned(monkeypatch):
@@ -22,7 +22,8 @@ def test_curves_are_learned(monkeypatch):
     hits = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
     curves = Curves(len(scores))
     for start in (0, 15, 30):
-        curves.add(start, scores[:, start : start + 15], hits[:, start : start + 15])
+        part = slice(start, start + 15)
+        curves.add(start, scores[:, part], hits[:, part], n[part] - hits[:, part])
     found = curves.finish(n)
     assert list(curves.own) == [7]
     expected = 1 / (1 + np.exp(-logits))
@@ -36,7 +37,7 @@ def test_labels_without_signal_are_as_probable_as_they_are_frequent():
     scores = rng.normal(0.05, 0.02, (4_000, 30)).astype(np.float32)
     hits = rng.random(scores.shape) < 0.06
     curves = Curves(len(scores))
-    curves.add(0, scores, hits)
+    curves.add(0, scores, hits, hits.sum(0) - hits)
     curve = curves.finish(hits.sum(0))
     assert len(curves.own) == 30
     share = expit(rising(scores, curve.T)).mean(0)
@@ -52,7 +53,7 @@ def test_common_curve_of_labels_without_signal(seed):
     hits = rng.random((1_000, 60)) < n / 1_000
     scores = (rng.normal(n / 1_000, 0.1, hits.shape) - 0.02 * hits).astype(np.float32)
     curves = Curves(len(scores))
-    curves.add(0, scores, hits)
+    curves.add(0, scores, hits, n - hits)
     assert not curves.own
     share = expit(rising(scores, curves.finish(n).T)).mean(0)
     assert np.abs(share - n / 1_000).max() < 0.2
@@ -65,7 +66,7 @@ def test_labels_with_about_equally_many_documents_share_one_curve():
     hits = rng.permutation(np.repeat(np.eye(100, dtype=bool), n, axis=0))
     scores = np.where(hits, rng.normal(0.35, 0.15, hits.shape), rng.normal(0.03, 0.06, hits.shape)).astype(np.float32)
     curves = Curves(len(scores))
-    curves.add(0, scores, hits)
+    curves.add(0, scores, hits, n - hits)
     curve = curves.finish(n)
     assert (curve == curve[0]).all()
     share = expit(rising(scores, curve.T)).sum(1).mean()
@@ -79,8 +80,9 @@ def test_curves_count_documents_without_the_one_left_out(monkeypatch):
     seen = []
     monkeypatch.setattr(curves_module, "_regress", lambda x, hit: seen.append((x, hit)) or np.zeros(8))
     curves = Curves(2)
-    curves.add(0, np.float32([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), np.array([[True, True, False], [False, True, False]]))
-    curves.finish(np.array([1, 3, 4]))
+    hits, n = np.array([[True, True, False], [False, True, False]]), np.array([1, 3, 4])
+    curves.add(0, np.float32([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), hits, n - hits)
+    curves.finish(n)
     ((x, hit),) = seen
     expected = {(0.2, 2, True), (0.3, 4, False), (0.4, 1, False), (0.5, 2, True), (0.6, 4, False)}
     found = zip(x[:, 2].round(3).tolist(), np.exp(x[:, 0]).round().tolist(), hit.tolist(), strict=True)
@@ -91,8 +93,27 @@ def test_each_document_keeps_its_best_candidates(monkeypatch):
     monkeypatch.setattr(curves_module, "CANDIDATES", 3)
     curves = Curves(1)
     for start, scores in [(0, [0.1, 0.9]), (2, [0.5]), (3, [0.2, 0.7, 0.0])]:
-        curves.add(start, np.float32([scores]), np.zeros((1, len(scores)), dtype=bool))
-    assert sorted(curves.label_MK[0]) == [1, 2, 4]
+        none = np.zeros((1, len(scores)), dtype=bool)
+        curves.add(start, np.float32([scores]), none, 1 - none)
+    assert curves.label_MK[0].tolist() == [1, 4, 2]
+
+
+def test_what_was_added_can_be_taken_again():
+    """In a run that goes on, or of several processes: the same candidates, whatever order blocks come in."""
+    rng = np.random.default_rng(0)
+    scores, hits = rng.random((40, 200)).astype(np.float32), rng.random((40, 200)) < 0.1
+    whole, added = Curves(40), []
+    for start in range(0, 200, 64):
+        part = slice(start, start + 64)
+        added.append(whole.add(start, scores[:, part], hits[:, part], 3 - hits[:, part]))
+    for order in added, added[::-1]:
+        again = Curves(40)
+        for new in order:
+            again.take(new)
+        for name in ("score_MK", "label_MK", "hit_MK", "n_MK"):
+            assert getattr(again, name).tolist() == getattr(whole, name).tolist()
+    assert sum(len(new.document) for new in added) < 40 * 200
+    assert whole.score_MK.tolist() == np.sort(scores, axis=1)[:, ::-1][:, :50].tolist()
 
 
 def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
@@ -100,7 +121,7 @@ def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
     scores = np.random.default_rng(0).random((300, 2)).astype(np.float32)
     hits = np.stack([scores[:, 0] > 0.2, np.ones(300, dtype=bool)], 1)
     curves = Curves(300)
-    curves.add(0, scores, hits)
+    curves.add(0, scores, hits, 1 - hits)
     found = curves.finish(np.ones(2, dtype=int))
     assert found[0].tolist() != list(PLAIN)
     assert found[1].tolist() == list(PLAIN)
@@ -109,5 +130,6 @@ def test_labels_with_many_hits_keep_their_curves_where_others_have_too_few():
 
 def test_with_too_few_hits_labels_keep_the_order_of_scores():
     curves = Curves(2)
-    curves.add(0, np.float32([[0.1, 0.9], [0.3, 0.2]]), np.array([[False, True], [True, False]]))
+    hits = np.array([[False, True], [True, False]])
+    curves.add(0, np.float32([[0.1, 0.9], [0.3, 0.2]]), hits, 1 - hits)
     assert curves.finish(np.ones(2, dtype=int)).tolist() == [list(PLAIN)] * 2

@@ -189,7 +189,7 @@ def test_one_document_of_very_many_words_costs_no_columns(corpus, tmp_path):
     for name, content in (("plain", rows), ("long", [*rows, long])):
         write_rows(tmp_path / f"{name}.jsonl", content)
         train(Source.from_corpus(Corpus.open(tmp_path / f"{name}.jsonl")), CONFIG, tmp_path / name)
-    plain, long = (load_tagger(tmp_path / name).model.weight_VL.shape[0] for name in ("plain", "long"))
+    plain, long = (load_tagger(tmp_path / name).model.features.bucket.shape[0] for name in ("plain", "long"))
     assert long <= 1.2 * plain
 
 

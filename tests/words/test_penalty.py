@@ -41,7 +41,7 @@ def test_dcg_matches_a_loop():
     rng = np.random.default_rng(0)
     scores, hits = rng.random((50, 12)).astype(np.float32), rng.random((50, 12)) < 0.2
     curves = Curves(50)
-    curves.add(0, scores, hits)
+    curves.add(0, scores, hits, 5 - hits)
     expected = 0.0  # with so few hits the curves keep the order of scores
     for own, hit in zip(scores, hits, strict=True):
         order = sorted(range(12), key=lambda j: -own[j])

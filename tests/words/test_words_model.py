@@ -12,7 +12,8 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from aplc.config import Config
 from aplc.errors import ModelError
 from aplc.words import model as model_module
-from aplc.words.model import LENGTHS, WordFeatures, WordsModel, best_columns, load, rising
+from aplc.words.index import Index, best_columns, rising
+from aplc.words.model import LENGTHS, WordFeatures, WordsModel, load
 from aplc.words.text import BUCKETS
 
 N_LABELS = 7
@@ -51,7 +52,7 @@ def dense(features):
 def model(features, dense):
     bias = np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32)
     straight = np.repeat(np.float32([[0], [1], [0]]), N_LABELS, 1)  # the score itself
-    return WordsModel(features, sparse.csr_array(dense), bias, straight)
+    return WordsModel(features, Index.of(sparse.csr_array(dense)), bias, straight)
 
 
 def tfidf_of(counts):
@@ -93,7 +94,7 @@ def test_a_document_without_pairs_has_its_words_of_length_1(monkeypatch, counts)
 
 def test_logits_are_the_product(model, dense, counts):
     expected = tfidf_of(counts) @ dense + model.bias_L
-    assert np.allclose(model.read(model.features(by_bucket(counts))), expected, atol=1e-5)
+    assert np.allclose(model.read(model.features(by_bucket(counts))), expected, atol=1e-3)  # 16 bits
 
 
 def test_unknown_words_count_nothing_and_no_words_give_the_bias(model):
@@ -184,7 +185,7 @@ def damaged(tensors, where):
 @pytest.mark.parametrize(
     "where",
     ["label", "negative label", "start", "end", "overflow", "buckets fall", "bucket beyond the last",
-     "idf", "weight", "bias", "curve"],
+     "idf", "scale", "bias", "curve"],
 )  # fmt: skip
 def test_damaged_weights_are_refused_in_one_line(model, tmp_path, where):
     model.save_weights(tmp_path)
@@ -193,3 +194,39 @@ def test_damaged_weights_are_refused_in_one_line(model, tmp_path, where):
     with pytest.raises(ModelError) as caught:
         read_again(model, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("compiled_or_not")
+def test_logits_are_bent_scores_with_our_code_and_without(features, dense, counts):
+    """Weights in 16 bits are taken as they are here: what is compared is the way from them to logits."""
+    rng = np.random.default_rng(5)
+    index, bias = Index.of(sparse.csr_array(dense)), rng.normal(size=N_LABELS).astype(np.float32)
+    curve = np.float32([rng.normal(size=N_LABELS), rng.random(N_LABELS) * 5, rng.normal(size=N_LABELS)])
+    curve[2, 0] = 0
+    weight = np.zeros_like(dense)
+    weight[np.repeat(np.arange(len(dense)), np.diff(index.start)), index.label] = index.weight * index.scale
+    assert np.abs(weight - dense).max() <= index.scale / 2 * 1.01
+    batch = features(by_bucket(counts))
+    expected = rising(batch.toarray() @ weight + bias, curve)
+    assert np.allclose(index.logits(batch, bias, curve), expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("compiled_or_not")
+@pytest.mark.parametrize("label", [N_LABELS, -1])
+def test_labels_beyond_the_last_are_found_where_they_are_used(model, counts, monkeypatch, tmp_path, label):
+    monkeypatch.setattr(model_module, "CHECKED", 3)
+    model.save_weights(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = {name: tensor.copy() for name, tensor in load_file(path).items()}
+    tensors["label"][3] = label
+    save_file(tensors, path)
+    broken = read_again(model, tmp_path)
+    with pytest.raises(ModelError, match="damaged"):
+        broken.read(broken.features(by_bucket(counts)))
+
+
+def test_weights_are_mapped_and_not_copied(model, tmp_path):
+    model.save_weights(tmp_path)
+    index = read_again(model, tmp_path).index
+    assert isinstance(index.weight.base, np.memmap)
+    assert not index.weight.flags.writeable

@@ -178,7 +178,6 @@ KINDS: dict[str, Kind] = {
             "learn": _RETRAIN,
             "add_labels": _RETRAIN,
             "export": "a words model can't be exported to ONNX; it needs no GPU and no runtime, so copy its folder",
-            "distribute": "a words model is trained by one process; leave out torchrun, or choose another --preset",
             "clusters": "a words model has no clusters to compare; choose a preset with a network",
         },
     ),

@@ -1,4 +1,4 @@
-/* A sparse matrix times a dense one, in float32. The twin is SciPy's product (`Product` in words/ridge.py).
+/* A sparse matrix times a dense one, or another sparse one, in float32. The twin is SciPy's product (words/systems.py).
  *
  * An entry of the sparse matrix asks for a row of the dense one, which comes from main memory: what costs is the wait.
  * So rows are asked for some entries ahead, and columns are taken in panels whose sums stay in the nearest cache.
@@ -39,6 +39,30 @@ void aplc_product(const Product *it, int threads) {
                 multiply(it, i, first, left);
             else
                 multiply(it, i, first, PANEL);
+        }
+    }
+}
+
+typedef struct {
+    int64_t n_rows, width;
+    const int64_t *start; /* n_rows of the first matrix */
+    const int32_t *column;
+    const float *value;
+    const int64_t *other_start; /* the second one, `width` columns */
+    const int32_t *other_column;
+    const float *other_value;
+    float *out; /* n_rows x width, dense */
+} Cross;
+
+void aplc_cross(const Cross *it, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
+    for (int64_t i = 0; i < it->n_rows; i++) {
+        float *out = it->out + i * it->width;
+        memset(out, 0, (size_t)it->width * sizeof *out);
+        for (int64_t e = it->start[i]; e < it->start[i + 1]; e++) {
+            float value = it->value[e];
+            for (int64_t o = it->other_start[it->column[e]]; o < it->other_start[it->column[e] + 1]; o++)
+                out[it->other_column[o]] += value * it->other_value[o];
         }
     }
 }

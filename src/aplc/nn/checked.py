@@ -5,11 +5,14 @@ memory (on PyTorch's "meta" device) and compared with the header, so that a wron
 nothing. `store/safety.py` has the checks of the files themselves.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
@@ -56,6 +59,28 @@ def read_header(path: Path, types: Mapping[str, str] | None = None) -> Header:
                 header[name] = tuple(part.get_shape())
             return header
     except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: damaged ({error})") from None
+
+
+_NUMBERS = {"F32": np.float32, "I16": np.int16, "I32": np.int32, "I64": np.int64}
+
+
+def map_tensors(path: Path) -> dict[str, NDArray]:
+    """The tensors of a file whose header was read and compared, mapped into memory: read when they are used.
+
+    safetensors' own NumPy reader copies them.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+        whole = np.memmap(path, dtype=np.uint8, mode="r", offset=8 + size)
+        return {
+            name: whole[slice(*entry["data_offsets"])].view(_NUMBERS[entry["dtype"]]).reshape(entry["shape"])
+            for name, entry in header.items()
+            if name != "__metadata__"
+        }
+    except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
 
 

@@ -27,7 +27,8 @@ from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, LEARN_FROM
-from aplc.words.ridge import INVERSE_BYTES, SIGNS, Product, block_size, equations
+from aplc.words.ridge import INVERSE_BYTES, block_size, equations
+from aplc.words.systems import Product
 from aplc.words.text import words_of
 
 SAMPLE = 2_000
@@ -91,7 +92,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     shape = seen.n_documents, n_words
     size = equations(shape, config.words.limit)
     direct = seen.n_documents == size
-    block, n_sides = block_size(shape), n_labels + (0 if direct else SIGNS)
+    block, n_sides = block_size(shape), n_labels + (0 if direct else 512)
     peak = resident_bytes() + INVERSE_BYTES * size**2 + 48 * round(entries)  # the matrix and its inverse; documents
     peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
     peak += 24 * WEIGHTS_PER_LABEL * n_labels  # while they are put together

@@ -29,8 +29,10 @@ from aplc.store.safety import CONFIG
 from aplc.train.network import Tokens, encoder_to_train, fit_network
 from aplc.train.run_folder import RunFolder
 from aplc.words import model as words_models
+from aplc.words.blocks import FOLDER, Blocks
 from aplc.words.fit import fit_words
-from aplc.words.model import Floats, WordsModel, best_columns
+from aplc.words.index import best_columns
+from aplc.words.model import Floats, WordsModel
 
 LEARN_FROM = 10_000
 """Held-out documents that the blend is learned from, at most."""
@@ -48,12 +50,13 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     world().barrier()  # every process has looked before the first one writes
     if words is None:
         encoder_to_train(config, tokens.tokenizer)  # what is wrong with it is said before the words take their time
-        words = fit_words(data, config, screen) if world().is_main else None
-        words = world().gather(words)[0]
-        assert words is not None
+        blocks = Blocks(folder.path / FOLDER, begin=lambda: folder.begin(tokens.identity))
+        words = fit_words(data, config, screen, blocks)
         folder.begin(tokens.identity)
         with changing(folder.path):
             words.save_weights(folder.path, WORDS_FILE)
+        world().barrier()
+        blocks.remove()
     if not (folder.path / BLEND_FILE).is_file() or BLEND_FILE in lost_files(folder.path):
         with changing(folder.path):
             save_blend(alone, folder.path)

@@ -40,12 +40,12 @@ def train(
 
 @contextlib.contextmanager
 def _saying_what_is_lost(folder: RunFolder, screen: Screen) -> Iterator[None]:
-    """A words model has no checkpoints, and a network none before its first step: Ctrl-C should not pass in silence."""
+    """Ctrl-C should not pass in silence: before a first block of labels, or a first step, there is nothing to keep."""
     try:
         yield
     except KeyboardInterrupt:
-        if not folder.has_begun:
-            screen.say("stopped; nothing was saved")
+        begun = folder.has_begun
+        screen.say("stopped; go on with the same command and --resume" if begun else "stopped; nothing was saved")
         raise
 
 

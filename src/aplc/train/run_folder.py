@@ -85,6 +85,10 @@ class RunFolder:
         """Note what the run was started with."""
         write_json(self.path / RUN_FILE, identity | {"aplc_version": __version__})
 
+    def forget(self) -> None:
+        """Take the note back: there is nothing to go on with."""
+        (self.path / RUN_FILE).unlink(missing_ok=True)
+
     @property
     def has_begun(self) -> bool:
         """Whether there is something to go on with by now."""

@@ -1,12 +1,18 @@
-"""A run that fits a words model. There are no checkpoints: a fit that fails leaves nothing to go on with."""
+"""A run that fits a words model. Labels are solved for in blocks, and finished ones are kept: a killed run goes on.
+
+Under `torchrun` the processes share the blocks out; `--out` must then be a folder that all of them reach.
+"""
 
 from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.source import TrainingData
+from aplc.errors import RunError
 from aplc.models.trained import TrainedTagger
+from aplc.nn.distributed import world
 from aplc.nn.weights import WEIGHTS
 from aplc.store.folder import lost_files, save_tagger
 from aplc.train.run_folder import RunFolder
+from aplc.words.blocks import FOLDER, Blocks
 from aplc.words.fit import fit_words, without_effect
 
 
@@ -19,6 +25,14 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         return
     if idle := without_effect(config):
         screen.say(f"these settings have no effect on a words model: {', '.join(idle)}")
-    model = fit_words(data, config, screen)
+    blocks = Blocks(folder.path / FOLDER, begin=lambda: folder.begin(identity))
+    try:
+        model = fit_words(data, config, screen, blocks)
+    except RunError:  # with these settings it would end in the same way again
+        blocks.remove()
+        folder.forget()
+        raise
     folder.begin(identity)
     save_tagger(TrainedTagger(config, model, data.labels, data.n_documents), folder.path)
+    world().barrier()
+    blocks.remove()

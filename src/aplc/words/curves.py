@@ -5,20 +5,22 @@ regression learns how probable a label with n training documents is at a score o
 
     logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;
 
-labels with many documents get three of their own. It learns from leave-one-out scores of training documents
-(`ridge.py`), with the n that leaving the document out leaves: one less for its own labels.
+labels with many documents get three of their own. It learns from scores of left-out training documents (`ridge.py`),
+with the n that leaving the document out leaves: one less for its own labels.
 
 Shapes: L labels, C labels of a block, M documents that curves are learned from, K candidates.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
-from aplc.words.model import rising
+from aplc.words.index import rising
 
-LEARN_FROM = 8_192
-"""Documents that curves are learned from."""
+LEARN_FROM, SHARE = 8_192, 16
+"""Documents that curves are learned from; one of SHARE where rare labels do without them."""
 CANDIDATES = 50
 """Labels of each of them, the best ones."""
 OWN_CURVE, LEAST_HITS = 200, 50
@@ -31,8 +33,20 @@ PLAIN = (-5.0, 10.0, 0.0)
 Floats = NDArray[np.floating]
 
 
+class Candidates(NamedTuple):
+    """Labels that may be among a document's best, one row each, documents rising; and labels' own curves."""
+
+    document: NDArray[np.int64]
+    label: NDArray[np.int64]
+    score: Floats
+    hit: NDArray[np.bool_]
+    n: NDArray[np.int64]
+    """Documents of the label that the score was learned from."""
+    own: dict[int, Floats]
+
+
 class Curves:
-    """Learns the curves from leave-one-out scores of M documents, a block of labels at a time."""
+    """Learns the curves from scores of M left-out documents, a block of labels at a time."""
 
     def __init__(self, n_documents: int) -> None:
         self.own: dict[int, Floats] = {}
@@ -40,21 +54,48 @@ class Curves:
         self.score_MK = np.full((n_documents, CANDIDATES), -np.inf, dtype=np.float32)
         self.label_MK = np.zeros((n_documents, CANDIDATES), dtype=np.int64)
         self.hit_MK = np.zeros((n_documents, CANDIDATES), dtype=bool)
+        self.n_MK = np.zeros((n_documents, CANDIDATES), dtype=np.int64)
 
-    def add(self, start: int, score_MC: Floats, hit_MC: NDArray[np.bool_]) -> None:
-        """Take in labels `start`, `start + 1`, ...: their scores, and whether documents have them."""
-        for j in np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE):
-            self.own[start + int(j)] = _own_curve(score_MC[:, j], hit_MC[:, j])
-        labels_MC = np.broadcast_to(start + np.arange(score_MC.shape[1]), score_MC.shape)
-        scores = np.concatenate([self.score_MK, score_MC], 1)
-        best_MK = np.argpartition(-scores, CANDIDATES - 1, axis=1)[:, :CANDIDATES]
-        self.score_MK = np.take_along_axis(scores, best_MK, 1)
-        self.label_MK = np.take_along_axis(np.concatenate([self.label_MK, labels_MC], 1), best_MK, 1)
-        self.hit_MK = np.take_along_axis(np.concatenate([self.hit_MK, hit_MC], 1), best_MK, 1)
+    def add(self, start: int, score_MC: Floats, hit_MC: NDArray[np.bool_], n_MC: NDArray[np.int64]) -> Candidates:
+        """Take in labels `start`, `start + 1`, ...: their scores, whether documents have them, and from how many
+        documents the label was learned.
+
+        Returns what was new, for `take`.
+        """
+        frequent = np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE)
+        own = {start + int(j): _own_curve(score_MC[:, j], hit_MC[:, j]) for j in frequent}
+        best_MK = np.argpartition(-score_MC, min(CANDIDATES, score_MC.shape[1]) - 1, axis=1)[:, :CANDIDATES]
+        above_MK = np.take_along_axis(score_MC, best_MK, 1) > self.score_MK.min(axis=1, keepdims=True)
+        document = np.nonzero(above_MK)[0]
+        column = best_MK[above_MK]
+        at = document, column
+        new = Candidates(document, start + column, score_MC[at], hit_MC[at], n_MC[at], own)
+        self.take(new)
+        return new
+
+    def take(self, new: Candidates) -> None:
+        """Take in what `add` returned, here or in another run. Of equal scores the first to come stays."""
+        self.own |= new.own
+        if not len(new.document):
+            return
+        row_D, first_D, count_D = np.unique(new.document, return_index=True, return_counts=True)
+        place = np.repeat(np.arange(len(row_D)), count_D), np.arange(len(new.document)) - np.repeat(first_D, count_D)
+
+        def joined(old_MK: NDArray, added: NDArray, fill: float) -> NDArray:
+            added_DK = np.full((len(row_D), count_D.max()), fill, dtype=old_MK.dtype)
+            added_DK[place] = added
+            return np.concatenate([old_MK[row_D], added_DK], 1)
+
+        score_DK = joined(self.score_MK, new.score, -np.inf)
+        best_DK = np.argsort(-score_DK, axis=1, kind="stable")[:, :CANDIDATES]
+        self.score_MK[row_D] = np.take_along_axis(score_DK, best_DK, 1)
+        self.label_MK[row_D] = np.take_along_axis(joined(self.label_MK, new.label, 0), best_DK, 1)
+        self.hit_MK[row_D] = np.take_along_axis(joined(self.hit_MK, new.hit, 0), best_DK, 1)
+        self.n_MK[row_D] = np.take_along_axis(joined(self.n_MK, new.n, 0), best_DK, 1)
 
     def finish(self, n_L: NDArray[np.int64]) -> Floats:
         """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
-        n_MK = n_L[self.label_MK] - self.hit_MK  # without the document itself
+        n_MK = self.n_MK
         others = np.delete(n_L, list(self.own))
         if len(others) and others.std() < ALIKE:  # else one document less, or not, would say whether it is a hit
             n_L, n_MK = np.ones_like(n_L), np.ones_like(n_MK)

@@ -15,7 +15,10 @@ from aplc.console import Screen
 from aplc.data.cache import DocumentCache
 from aplc.data.source import TrainingData
 from aplc.errors import CorpusError, RunError
-from aplc.words.curves import LEARN_FROM
+from aplc.nn.distributed import world
+from aplc.words.blocks import Blocks
+from aplc.words.curves import LEARN_FROM, SHARE
+from aplc.words.index import Index
 from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import equations, solve
@@ -27,12 +30,15 @@ READ_AT_ONCE = 4_096
 """Documents whose features are made at a time."""
 
 
-def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
-    """The words model of the training documents."""
+def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks | None = None) -> WordsModel:
+    """The words model of the training documents. `blocks` keeps what is finished; under torchrun it must be given."""
     runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
     name = f"words {VERSION}" + (" with runs" if runs else "")
     encode = partial(entries_of, runs=runs)
-    cache = data.source.encoded("train", encode, ENTRY, data.labels, name=name, screen=screen, total=data.n_documents)
+    with world().main_first():
+        cache = data.source.encoded(
+            "train", encode, ENTRY, data.labels, name=name, screen=screen, total=data.n_documents
+        )
     rows, n_labels = data.train_rows, len(data.labels)
     features = WordFeatures.choose(count_documents(cache, rows), len(rows))
     if not len(features.bucket):
@@ -46,14 +52,17 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
         f"ridge regression of {n_labels:,} labels {how}"
     )
     if native.library() is None:
-        screen.say("no C compiler: SciPy multiplies sparse matrices, which takes two to four times as long")
-    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:LEARN_FROM])
+        screen.say("no C compiler: SciPy multiplies sparse matrices, which takes several times as long")
+    learned = LEARN_FROM if size == len(rows) else min(LEARN_FROM, len(rows) // SHARE + 1)
+    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
     ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
     if not ridge:
         with screen.bar("choosing the penalty"):
             ridge = choose_ridge(x_NV, y_NL, config.train.seed)
         screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
-    weight_VL, mean_L, curves = solve(x_NV, y_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen)
+    weight_VL, mean_L, curves = solve(
+        x_NV, y_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks
+    )
     if not weight_VL.nnz and prune > WordsConfig.prune:  # below, there is nothing to learn: all documents are alike
         raise RunError(
             f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as {WordsConfig.prune}"
@@ -63,7 +72,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen) -> WordsModel:
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
         f"{len(curves.own):,} labels have curves of their own"
     )
-    return WordsModel(features, weight_VL, mean_L, np.ascontiguousarray(curve_L3.T))
+    return WordsModel(features, Index.of(weight_VL), mean_L, np.ascontiguousarray(curve_L3.T))
 
 
 def without_effect(config: Config) -> list[str]:

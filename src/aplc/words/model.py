@@ -17,16 +17,22 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 from scipy import sparse
 from scipy.special import expit
 
 from aplc.config import Config
 from aplc.errors import ModelError
 from aplc.files import atomic_path
-from aplc.nn.checked import check_settings, compare_headers, read_header
+from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_header
 from aplc.nn.weights import WEIGHTS
+from aplc.words.index import Index, best_columns
 from aplc.words.text import BUCKETS, STARTS, VERSION, count_words
+
+WEIGHTS_VERSION = 2
+"""Of how weights are stored."""
+CHECKED = 1 << 24
+"""Weights whose labels are looked at before a model is used."""
 
 LEAST, MOST = 3, 0.1
 """Documents that a pair or a run of characters must be in, and the share of all that it may be in: others cost time and
@@ -81,22 +87,12 @@ class WordFeatures:
         return sparse.csr_array((weight, column.astype(np.int32), ends), shape=(counts.shape[0], len(self.bucket)))
 
 
-def rising(score_BL: Floats, curve_3L: Floats) -> Floats:
-    """a + b s + c s^2 up to where its slope falls to 1; from there on a line of slope 1."""
-    a_L, b_L, c_L = curve_3L
-    with np.errstate(divide="ignore", invalid="ignore"):
-        turn_L = (1 - b_L) / (2 * c_L)  # infinite or NaN for a straight line
-    bent_BL = np.where(c_L > 0, np.maximum(score_BL, turn_L), score_BL)
-    bent_BL = np.where(c_L < 0, np.minimum(bent_BL, turn_L), bent_BL)
-    return a_L + (b_L + c_L * bent_BL) * bent_BL + (score_BL - bent_BL)
-
-
 @dataclass(frozen=True)
 class WordsModel:
     """Ridge regression with curves, as a `LabelModel`."""
 
     features: WordFeatures
-    weight_VL: sparse.csr_array
+    index: Index
     bias_L: NDArray[np.float32]
     curve_3L: NDArray[np.float32]
 
@@ -121,7 +117,7 @@ class WordsModel:
 
     def read(self, batch: sparse.csr_array) -> Floats:
         """logits_BL."""
-        return rising((batch @ self.weight_VL).toarray() + self.bias_L, self.curve_3L)
+        return self.index.logits(batch, self.bias_L, self.curve_3L)
 
     def topk(
         self, states: Floats, k: int, allowed: NDArray[np.bool_] | None = None
@@ -135,8 +131,8 @@ class WordsModel:
         return len(text)
 
     def settings(self) -> dict[str, Any]:
-        n_words, n_weights = self.weight_VL.shape[0], self.weight_VL.nnz
-        return {"words": {"version": VERSION, "n_words": n_words, "n_weights": n_weights}}
+        sizes = {"n_words": len(self.features.bucket), "n_weights": len(self.index.label)}
+        return {"words": {"version": VERSION, "weights": WEIGHTS_VERSION, **sizes}}
 
     def save_parts(self, folder: Path) -> None:
         """A words model has no small files of its own."""
@@ -145,9 +141,10 @@ class WordsModel:
         tensors = {
             "bucket": self.features.bucket.astype(np.int64),
             "idf": self.features.idf,
-            "start": self.weight_VL.indptr.astype(np.int64),
-            "label": self.weight_VL.indices.astype(np.int32),
-            "weight": self.weight_VL.data,
+            "start": self.index.start,
+            "label": self.index.label,
+            "weight": self.index.weight,
+            "scale": np.array([self.index.scale]),
             "bias": self.bias_L,
             "curve": self.curve_3L,
         }
@@ -169,23 +166,16 @@ def best_labels(
     return np.where(best > -np.inf, ids, -1), expit(best).astype(np.float32)
 
 
-def best_columns(x_BL: Floats, k: int) -> NDArray[np.int64]:
-    """The k largest of each row, largest first; of equal ones the lower column first."""
-    n_columns = x_BL.shape[1]
-    if k < n_columns:
-        candidates = np.sort(np.argpartition(-x_BL, k, axis=1)[:, : k + 1], axis=1)  # one more, to see a tie at the end
-    else:
-        candidates = np.broadcast_to(np.arange(n_columns), x_BL.shape)
-    order = np.argsort(-np.take_along_axis(x_BL, candidates, 1), axis=1, kind="stable")
-    best = np.take_along_axis(candidates, order, 1)
-    if k < n_columns:
-        last_two = np.take_along_axis(x_BL, best[:, k - 1 : k + 1], 1)
-        for row in np.flatnonzero(last_two[:, 0] == last_two[:, 1]):
-            best[row, :k] = np.argsort(-x_BL[row], kind="stable")[:k]
-    return best[:, :k].astype(np.int64)
-
-
-_TYPES = {"bucket": "I64", "start": "I64", "label": "I32", "idf": "F32", "weight": "F32", "bias": "F32", "curve": "F32"}
+_TYPES = {
+    "bucket": "I64",
+    "start": "I64",
+    "label": "I32",
+    "idf": "F32",
+    "weight": "I16",
+    "scale": "F32",
+    "bias": "F32",
+    "curve": "F32",
+}
 """Types of the tensors, by safetensors' names for them."""
 
 
@@ -193,39 +183,36 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     """The words model of a model folder, from `file` in it. Nothing in the folder is trusted."""
     check_settings(settings, {"words": dict}, folder)
     words, n_labels = settings["words"], settings["n_labels"]
-    if words.get("version") != VERSION:
+    if (words.get("version"), words.get("weights")) != (VERSION, WEIGHTS_VERSION):
         raise ModelError(
-            f"{folder}: reads words as another version of aplc did; train it again: "
+            f"{folder}: holds words as another version of aplc did; train it again: "
             "aplc train CORPUS --preset words --out NEW"
         )
     check_settings(words, {"n_words": int}, folder)
     n_words, n_weights = words["n_words"], words.get("n_weights")
     expected = {
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
-        **{"label": (n_weights,), "weight": (n_weights,), "bias": (n_labels,), "curve": (3, n_labels)},
+        **{"label": (n_weights,), "weight": (n_weights,), "scale": (1,), "bias": (n_labels,), "curve": (3, n_labels)},
     }
     compare_headers(expected, read_header(folder / file, _TYPES), folder)
-    try:
-        tensors = load_file(folder / file)
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{folder / file}: damaged ({error})") from None
+    tensors = map_tensors(folder / file)
     _check(tensors, n_labels, folder / file)
-    weight_VL = sparse.csr_array(
-        (tensors["weight"], tensors["label"], tensors["start"]), shape=(n_words, n_labels), copy=False
-    )
-    features = WordFeatures(tensors["bucket"], tensors["idf"])
-    return WordsModel(features, weight_VL, tensors["bias"], tensors["curve"])
+    index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
+    return WordsModel(WordFeatures(tensors["bucket"], tensors["idf"]), index, tensors["bias"], tensors["curve"])
 
 
 def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
-    """Refuse indices that point outside the arrays. Neighbours are compared: their differences might overflow."""
+    """Refuse indices that point outside the arrays. Neighbours are compared: their differences might overflow.
+
+    Reading gigabytes of weights for it would take long: beyond `CHECKED` the labels are checked as they are used.
+    """
     start, label, bucket = tensors["start"], tensors["label"], tensors["bucket"]
-    for name in ("idf", "weight", "bias", "curve"):
+    for name in ("idf", "scale", "bias", "curve"):
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: {name} has NaN or infinite values")
     if start[0] != 0 or start[-1] != len(label) or (start[1:] < start[:-1]).any():
         raise ModelError(f"{path}: row offsets of the weights are inconsistent; the model is damaged")
-    if len(label) and (label.min() < 0 or label.max() >= n_labels):
+    if 0 < len(label) <= CHECKED and (label.min() < 0 or label.max() >= n_labels):
         raise ModelError(f"{path}: has weights for labels beyond the {n_labels:,} there are; the model is damaged")
     if (bucket[1:] <= bucket[:-1]).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
         raise ModelError(f"{path}: hash buckets must be in increasing order; the model is damaged")

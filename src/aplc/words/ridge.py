@@ -4,58 +4,74 @@ With X the documents' TF-IDF (N x V), Y their labels less each label's frequency
 
     (XX' + r I) A = Y,     W = X'A = (X'X + r I)^-1 X'Y.
 
-Up to `words.limit` documents, one inverse matrix serves all labels. Beyond, its memory and time would be too much, and
-conjugate gradients solve the same equations, preconditioned by F, the `words.limit` words of the largest sums of
-squares, and a diagonal for the others, R. These seldom meet, so that XX' + r I is close to
+Up to twice `words.limit` documents, one inverse matrix serves all labels. Beyond, its memory and time would be too
+much, and conjugate gradients solve the same equations, preconditioned by F, the `words.limit` words of the largest sums
+of squares, and a diagonal for the others, R. These seldom meet, so that XX' + r I is close to
 
     P = X_F X_F' + diag(q),     q = |x_R|^2 + r,
     P^-1 = diag(q)^-1/2 (I - S (I + S'S)^-1 S') diag(q)^-1/2,     S = diag(q)^-1/2 X_F,
 
-and a few iterations are enough (bench/LOG.md).
+and a few iterations are enough. Labels of few documents, nearly all of them in a large corpus, are solved for among
+their neighbours only (`local.py`), so that the work grows with the entries of Y and not with documents times labels.
 
 Leave-one-out scores come for free: how a model fitted without a document would score it (but for the words' weights and
 the labels' frequencies, which still know it). With y the document's row of Y and a its row of A,
 
-    leave-one-out score = y - a / c,     c = diagonal of (XX' + r I)^-1,
+    leave-one-out score = y - a / c,     c = diagonal of (XX' + r I)^-1.
 
-and c is estimated as the mean of z * (XX' + r I)^-1 z over vectors z of random signs.
+(Rare labels among neighbours have scores of documents that were left out for good instead.)
 
-Shapes: N documents, V words (word pairs count as words here), F words of the largest sums of squares (D of them kept
-dense, E sparse), R other words, L labels, C labels of a block, M documents with leave-one-out scores.
+Labels are independent of each other. So they are solved for in blocks, which several processes share out, and finished
+blocks are kept on disk (`blocks.py`): a run that was killed goes on with the next.
+
+Shapes: N documents, V words (word pairs count as words here), F frequent words, R other words, L labels, C labels of a
+block, M documents with leave-one-out scores.
 """
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
-from torch import Tensor
+from torch import ones
 
-from aplc import native
 from aplc.console import Screen
 from aplc.errors import RunError
 from aplc.machine import free_bytes
+from aplc.nn.distributed import world
+from aplc.words.blocks import Blocks, Finished, shared_out
 from aplc.words.curves import Curves
+from aplc.words.local import Answer, Local
+from aplc.words.systems import MOST_ITERATIONS, TOLERANCE, Conjugate, Direct, Product, collect, cross, large
 
 LABELS_AT_ONCE, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
+RARE = 50
+"""Labels of at most so many documents are solved for among their neighbours."""
 PANEL = 128
 """Columns that product.c takes at a time; a few more cost nearly as much again."""
 INVERSE_BYTES = 8
 """Memory for each element of the matrix: itself and its factor, then that and the inverse."""
-TOLERANCE, MOST_ITERATIONS = 0.1, 100
-"""Conjugate gradients end where each label's residual is this share of it; leave-one-out scores need it so small."""
-DENSE = 0.3
-"""Words of more than this share of the documents are kept as a dense matrix, which is faster."""
-FEW = 16
-"""Words of at most so many documents are sorted behind the others."""
-SIGNS = 512
-"""Vectors of random signs in the estimate of the diagonal (Hutchinson)."""
+EXACT = 1e-4
+"""How much may be left of the equations whose answer all rare labels share."""
 
 Floats = NDArray[np.floating]
+
+
+class Solved(NamedTuple):
+    """A block of labels: weights without small ones, and scores of left-out documents for the curves."""
+
+    weight_CV: sparse.csr_array
+    score_MC: Floats
+    n_MC: NDArray[np.int64]
+    """Documents of the label that a score was learned from."""
+
+
+class Solver(Protocol):
+    """Solves for blocks of labels."""
+
+    def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved: ...
 
 
 def solve(
@@ -67,6 +83,7 @@ def solve(
     ridge: float,
     prune: float,
     screen: Screen,
+    blocks: Blocks | None = None,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
     """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves."""
     n_documents, n_labels = y_NL.shape
@@ -75,186 +92,177 @@ def solve(
     if (need := INVERSE_BYTES * size**2) > available:
         raise RunError(
             f"ridge regression with {size:,} equations needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB are free; "
-            f"invert fewer, e.g. --set words.limit={max(1, int((max(0, available) / INVERSE_BYTES / 2) ** 0.5))}"
+            f"invert fewer, e.g. --set words.limit={max(1, int((max(0, available) / INVERSE_BYTES) ** 0.5 / 2))}"
         )
-    mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
-    x_VN, y_NL = Product(x_NV.T.tocsr()), y_NL.tocsc()
-    block, curves, columns = block_size(x_NV.shape), Curves(len(learn_from)), []
+    blocks = blocks or Blocks()
+    count_L = np.bincount(y_NL.indices, minlength=n_labels)
+    mean_L, y_LN = (count_L / n_documents).astype(np.float32), y_NL.T.tocsr()
+    parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=0 if size == n_documents else RARE)
+    mine, curves = shared_out(len(parts)), Curves(len(learn_from))
+    solvers: dict[bool, Solver] = {}
+    if not all(map(blocks.has, mine)):
+        solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
     with screen.bar("solving", n_labels, unit="labels") as advance:
-        inverse = Direct(x_NV, ridge) if size == n_documents else Conjugate(x_NV, size, ridge)
-        c_M1 = _bounded(inverse.diagonal(block).numpy(), x_NV, ridge)[learn_from]
-        for start in range(0, n_labels, block):
-            y_NC = y_NL[:, start : start + block].toarray(order="C")
-            hit_MC = y_NC[learn_from] > 0
-            a_NC = inverse(torch.from_numpy(y_NC - mean_L[start : start + block]))
-            curves.add(start, hit_MC - a_NC[learn_from].numpy() / c_M1, hit_MC)
-            columns.append(large(x_VN(a_NC).numpy(), prune).tocsc())  # as CSR, each block would count all words
-            advance(y_NC.shape[1])
-    return sparse.hstack(columns, format="csc").tocsr(), mean_L, curves
+        for number in mine:
+            part = slice(*parts[number])
+            if blocks.has(number):
+                curves.take(blocks.load(number).candidates)
+            else:
+                weight_CV, score_MC, n_MC = solvers[is_rare[number]](y_LN[part], mean_L[part])
+                hit_MC = y_LN[part][:, learn_from].toarray().T > 0
+                blocks.save(number, Finished(weight_CV, curves.add(part.start, score_MC, hit_MC, n_MC)))
+            advance(world().size * (part.stop - part.start))
+    world().barrier()
+    if world().size > 1:
+        curves = Curves(len(learn_from))
+        for number in range(len(parts)):
+            curves.take(blocks.load(number).candidates)
+    return blocks.join(len(parts), x_NV.shape[1]), mean_L, curves
 
 
 def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) -> Curves:
     """Leave-one-out scores of all documents, where these are few enough for one inverse."""
     n_documents, n_labels = y_NL.shape
-    mean_L = np.asarray(y_NL.sum(axis=0), dtype=np.float32).ravel() / n_documents
-    inverse, curves, y_NL = Direct(x_NV, ridge), Curves(n_documents), y_NL.tocsc()
-    c_N1 = _bounded(inverse.diagonal(LABELS_AT_ONCE).numpy(), x_NV, ridge)
+    system, curves, y_LN = Direct(x_NV, ridge), Curves(n_documents), y_NL.T.tocsr()
+    mean_L, c_N1 = y_LN.mean(axis=1).astype(np.float32), _bounded(system.diagonal, x_NV, ridge)
     for start in range(0, n_labels, LABELS_AT_ONCE):
-        y_NC = y_NL[:, start : start + LABELS_AT_ONCE].toarray(order="C")
-        a_NC = inverse(torch.from_numpy(y_NC - mean_L[start : start + LABELS_AT_ONCE]))
-        curves.add(start, (y_NC > 0) - a_NC.numpy() / c_N1, y_NC > 0)
+        part = slice(start, start + LABELS_AT_ONCE)
+        y_NC = y_LN[part].toarray().T
+        score_NC = y_NC - system.answer(y_LN[part], mean_L[part]).numpy() / c_N1
+        curves.add(start, score_NC, y_NC > 0, np.diff(y_LN[part].indptr) - (y_NC > 0))
     return curves
 
 
-def _bounded(c_N: Floats, x_NV: sparse.csr_array, ridge: float) -> Floats:
-    """The diagonal of (XX' + r I)^-1, (N, 1), within what it can be: an estimate may be off."""
-    square_N = np.asarray((x_NV**2).sum(axis=1)).ravel()
-    return np.clip(c_N, 1 / (square_N + ridge), 1 / ridge).astype(np.float32)[:, None]
-
-
 def block_size(shape: tuple[int, int]) -> int:
+    """Labels that are solved for at a time with all documents."""
     size = max(1, min(LABELS_AT_ONCE, LARGEST // max(shape)))
     return size if size < PANEL else size // PANEL * PANEL
+
+
+def cuts(count_L: NDArray[np.int64], at_once: int, rare: int) -> tuple[list[tuple[int, int]], list[bool]]:
+    """Blocks of labels, (first, last + 1) each, and whether all of a block have few documents.
+
+    Label sets begin with the frequent ones, so that this cuts them once.
+    """
+    is_rare_L = (count_L > 0) & (count_L <= rare)
+    edges = [0, *(np.flatnonzero(is_rare_L[1:] != is_rare_L[:-1]) + 1), len(count_L)]
+    parts = []
+    for first, end in pairwise(edges):
+        step = LABELS_AT_ONCE if is_rare_L[first] else at_once
+        parts += [(start, min(start + step, int(end))) for start in range(int(first), int(end), step)]
+    return parts, [bool(is_rare_L[start]) for start, _ in parts]
 
 
 def equations(shape: tuple[int, int], limit: int) -> int:
     """Rows of the matrix to invert: one a document, or one a frequent word."""
     n_documents, n_words = shape
-    return n_documents if n_documents <= limit else min(n_words, limit)
+    return n_documents if n_documents <= 2 * limit else min(n_words, limit)
 
 
-class Direct:
-    """(XX' + r I)^-1, itself."""
-
-    def __init__(self, x_NV: sparse.csr_array, ridge: float) -> None:
-        self.inverse_NN = _inverse(x_NV, x_NV.T.tocsr(), ridge)
-
-    def __call__(self, y_NC: Tensor) -> Tensor:
-        return self.inverse_NN @ y_NC
-
-    def diagonal(self, _block: int) -> Tensor:
-        return self.inverse_NN.diagonal()
-
-
-class Conjugate:
-    """(XX' + r I)^-1, by conjugate gradients. XX' + r I is P and X_R X_R' without its diagonal."""
-
-    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
-        self.ridge = ridge
-        count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
-        order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
-        order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
-        first_V = np.zeros(x_NV.shape[1], dtype=np.int64)
-        first_V[x_NV.indices[::-1]] = np.repeat(np.arange(x_NV.shape[0]), np.diff(x_NV.indptr))[::-1]
-        others_R = order_V[size:]  # neighbours share documents, so that a product asks for less memory
-        x_NR = x_NV[:, others_R[np.lexsort((first_V[others_R], count_V[others_R] <= FEW))]]
-        x_NR.sort_indices()
-        self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
-        self.root_N1 = (self.others_N1 + ridge).sqrt()
-        s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
-        self.inverse_FF = _inverse(s_NF.T.tocsr(), s_NF, 1.0)
-        self.n_dense = int((count_V[order_V[:size]] > DENSE * x_NV.shape[0]).sum())
-        self.s_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
-        self.s_NE, self.s_EN = Product(s_NE), Product(s_NE.T.tocsr())
-        self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
-
-    def __call__(self, y_NC: Tensor) -> Tensor:
-        rest_NC, p_step_NC, a_NC = y_NC.clone(), y_NC.clone(), torch.zeros_like(y_NC)  # p_step is P times step
-        near_NC, room_NC = torch.empty_like(y_NC), torch.empty_like(y_NC)  # new ones at each iteration would cost more
-
-        def dot(one_NC: Tensor, other_NC: Tensor) -> Tensor:
-            return torch.mul(one_NC, other_NC, out=room_NC).sum(0)
-
-        enough_C = TOLERANCE**2 * dot(rest_NC, rest_NC)
-        step_NC = self._nearly(rest_NC, near_NC).clone()
-        rho_C = dot(rest_NC, step_NC)
-        for _ in range(MOST_ITERATIONS):
-            image_NC = self.x_NR(self.x_RN(step_NC)).add_(p_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
-            length_C = _ratio(rho_C, dot(step_NC, image_NC))
-            a_NC.addcmul_(step_NC, length_C)
-            rest_NC.addcmul_(image_NC, length_C, value=-1)
-            if bool((dot(rest_NC, rest_NC) <= enough_C).all()):
-                return a_NC
-            self._nearly(rest_NC, near_NC)
-            before_C, rho_C = rho_C, dot(rest_NC, near_NC)
-            more_C = _ratio(rho_C, before_C)
-            step_NC.mul_(more_C).add_(near_NC)
-            p_step_NC.mul_(more_C).add_(rest_NC)
-        raise RunError(
-            f"ridge regression does not converge in {MOST_ITERATIONS} iterations; raise words.limit, or words.ridge, "
-            f"e.g. --set words.ridge={4 * self.ridge:g}"
-        )
-
-    def _nearly(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:
-        """P^-1 y."""
-        torch.div(y_NC, self.root_N1, out=out_NC)
-        inner_FC = self.inverse_FF @ torch.cat([self.s_ND.T @ out_NC, self.s_EN(out_NC)])
-        out_NC.addmm_(self.s_ND, inner_FC[: self.n_dense], alpha=-1)
-        return out_NC.sub_(self.s_NE(inner_FC[self.n_dense :])).div_(self.root_N1)
-
-    def diagonal(self, block: int) -> Tensor:
-        """Estimated, `block` random signs at a time."""
-        generator, sum_N = torch.Generator().manual_seed(0), torch.zeros(len(self.root_N1))
-        for start in range(0, SIGNS, block):
-            size = (len(sum_N), min(block, SIGNS - start))
-            sign_NC = torch.empty(size).bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
-            sum_N += (sign_NC * self(sign_NC)).sum(1)
-        return sum_N / SIGNS
+def _solvers(
+    x_NV: sparse.csr_array, learn_from: NDArray[np.int64], size: int, ridge: float, prune: float, screen: Screen
+) -> dict[bool, Solver]:
+    """For labels that are frequent (False), and for rare ones (True)."""
+    if size == x_NV.shape[0]:
+        direct = Direct(x_NV, ridge)
+        c_M1 = _bounded(direct.diagonal[learn_from], x_NV[learn_from], ridge)
+        return {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
+    system = Conjugate(x_NV, size, ridge)
+    among = _Among(system, x_NV, learn_from, prune)
+    c_M1 = _bounded(among.diagonal(screen), x_NV[learn_from], ridge)
+    return {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
 
 
-class Product:
-    """A sparse matrix, to be multiplied with dense ones on all cores: by product.c, or by SciPy.
-
-    The next product takes the memory of the one before: new memory costs as much as multiplying.
-    """
-
-    def __init__(self, x: sparse.csr_array) -> None:
-        self.x, self.out = x, torch.empty(x.shape[0], 0)
-        cuts = np.searchsorted(x.indptr, np.linspace(0, x.nnz, torch.get_num_threads() + 1)[1:-1])
-        self.spans = list(pairwise([0, *cuts.tolist(), x.shape[0]]))
-
-    def __call__(self, dense: Tensor) -> Tensor:
-        dense = dense.contiguous()  # or SciPy copies it, once for each part
-        if self.out.shape[1] != dense.shape[1]:
-            self.out = dense.new_empty(len(self.out), dense.shape[1])
-        if native.library() is not None:
-            native.product(self.x, dense, self.out)
-            return self.out
-
-        def multiply(span: tuple[int, int]) -> None:
-            self.out.numpy()[slice(*span)] = self.x[slice(*span)] @ dense.numpy()
-
-        list(_threads().map(multiply, self.spans))
-        return self.out
+def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
+    """The diagonal of (XX' + r I)^-1, (M, 1), within what it can be: an estimate may be off."""
+    square_M = np.asarray((x_MV**2).sum(axis=1)).ravel()
+    return np.clip(c_M, 1 / (square_M + ridge), 1 / ridge).astype(np.float32)[:, None]
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(torch.get_num_threads())
+class _Whole:
+    """Labels solved for with all documents."""
+
+    def __init__(
+        self,
+        system: Direct | Conjugate,
+        x_NV: sparse.csr_array,
+        c_M1: Floats,
+        learn_from: NDArray[np.int64],
+        prune: float,
+    ) -> None:
+        self.system, self.x_VN, self.c_M1 = system, Product(x_NV.T.tocsr()), c_M1
+        self.learn_from, self.prune = learn_from, prune
+
+    def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
+        a_NC, y_MC = self.system.answer(y_CN, mean_C), y_CN[:, self.learn_from].toarray().T
+        score_MC = y_MC - a_NC.numpy()[self.learn_from] / self.c_M1
+        weight_CV = large(self.x_VN(a_NC).numpy(), self.prune).T.tocsr()
+        return Solved(weight_CV, score_MC, np.diff(y_CN.indptr) - (y_MC > 0))
 
 
-def large(weight_VC: Floats, least: float) -> sparse.csr_array:
-    """The weights of at least `least`."""
-    n_words, n_labels = weight_VC.shape
-    place = np.flatnonzero((weight_VC >= least) | (weight_VC <= -least))  # np.abs would double the memory
-    ends = np.searchsorted(place, np.arange(n_words + 1) * n_labels)
-    return sparse.csr_array((weight_VC.ravel()[place], place % n_labels, ends), shape=weight_VC.shape)
+class _Among:
+    """Rare labels, solved for among their neighbours (`local.py`)."""
 
+    def __init__(self, system: Conjugate, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], prune: float) -> None:
+        self.system, self.learn_from, self.prune = system, learn_from, prune
+        self.local = Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
+        ones_N1 = system(ones(x_NV.shape[0], 1), EXACT).numpy()
+        ones_V = (x_NV.T @ ones_N1).ravel()[system.order_V]
+        self.ones_F, self.ones_R = ones_V[: system.size], ones_V[system.size :]
+        self.kept_N = np.ones(x_NV.shape[0], dtype=np.float32)  # 0: left out for good, to learn the curves from
+        self.kept_N[learn_from] = 0
+        self.kept_RN = self._kept(system.x_RN.x)
+        self.x_VM = x_NV[learn_from].T.tocsr()
+        is_frequent_V = np.isin(np.arange(x_NV.shape[1]), system.order_V[: system.size])
+        without_M = 1 / (1 - self.local.leverage(learn_from))
+        self.x_VM.data *= np.where(np.repeat(is_frequent_V, np.diff(self.x_VM.indptr)), without_M[self.x_VM.indices], 1)
 
-def _inverse(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) -> Tensor:
-    """(X X' + diagonal I)^-1, (S, S); the product in blocks, because as a sparse matrix it is larger."""
-    size = x_SR.shape[0]
-    gram = torch.empty(size, size)
-    for start in range(0, size, LABELS_AT_ONCE):
-        gram[start : start + LABELS_AT_ONCE] = torch.from_numpy((x_SR[start : start + LABELS_AT_ONCE] @ x_RS).toarray())
-    gram.diagonal().add_(diagonal)
-    factor, failed = torch.linalg.cholesky_ex(gram)
-    del gram  # twice its memory is enough
-    if failed:
-        raise RunError("words.ridge is too small for these documents; try --set words.ridge=0.1")
-    return torch.cholesky_inverse(factor)
+    def diagonal(self, screen: Screen) -> Floats:
+        """c of the documents that curves are learned from, (M,), each as the answer of a label that it alone has.
 
+        Processes share them out.
+        """
+        n, c_M = len(self.learn_from), np.zeros(len(self.learn_from), dtype=np.float32)
+        with screen.bar("leaving documents out", n) as advance:
+            for start in LABELS_AT_ONCE * shared_out(-(-n // LABELS_AT_ONCE)):
+                document_C = self.learn_from[start : start + LABELS_AT_ONCE]
+                shape = len(document_C), len(self.kept_N)
+                own_CN = sparse.csr_array(
+                    (np.ones(shape[0], dtype=np.float32), document_C, np.arange(shape[0] + 1)), shape=shape
+                )
+                c_M[start : start + shape[0]] = (self._answer(own_CN, self.system.x_RN.x).a_CN * own_CN).sum(axis=1)
+                advance(world().size * shape[0])
+        return np.sum(world().gather(c_M), axis=0)
 
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    """Zero where a label is solved exactly."""
-    return torch.where(below > 0, above / below, 0)
+    def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
+        weight_CV, count_C = self._weights(y_CN, mean_C), np.diff(y_CN.indptr)
+        score_CM = cross(weight_CV, self.x_VM)
+        rest_CN = self._kept(y_CN)
+        left_C = np.diff(rest_CN.indptr)
+        again = np.flatnonzero((left_C > 0) & (left_C < count_C))
+        if len(again):
+            score_CM[again] = cross(self._weights(rest_CN[again], mean_C[again]), self.x_VM)
+        score_MC = np.ascontiguousarray(score_CM.T) + mean_C
+        return Solved(weight_CV, score_MC, np.broadcast_to(left_C, score_MC.shape))
+
+    def _kept(self, x: sparse.csr_array) -> sparse.csr_array:
+        """Without the columns of documents that are left out."""
+        x = sparse.csr_array((x.data * self.kept_N[x.indices], x.indices, x.indptr), shape=x.shape, copy=True)
+        x.eliminate_zeros()
+        return x
+
+    def _answer(self, own_CN: sparse.csr_array, x_RN: sparse.csr_array) -> Answer:
+        found = self.local.answer(own_CN, x_RN, TOLERANCE, MOST_ITERATIONS)
+        if found is None:
+            raise self.system.no_end()
+        return found
+
+    def _weights(self, own_CN: sparse.csr_array, mean_C: Floats) -> sparse.csr_array:
+        """The large weights, C x V, words in the order of X."""
+        a_CN, weight_CF = self._answer(own_CN, self.kept_RN)
+        frequent = large(weight_CF - np.outer(mean_C, self.ones_F), self.prune)
+        weight_CV = sparse.hstack([frequent, collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)], "csr")
+        word = self.system.order_V[weight_CV.indices].astype(weight_CV.indptr.dtype)
+        weight_CV = sparse.csr_array((weight_CV.data, word, weight_CV.indptr), shape=weight_CV.shape)
+        weight_CV.sort_indices()
+        return weight_CV

@@ -1,0 +1,108 @@
+"""Finished blocks of labels: kept on disk while a words model is fitted, so that a killed run goes on with the next.
+
+Each block is a file that appears when it is whole. Several processes share the blocks out and see each other's files,
+so their folder must be one that all of them reach. When all are there, they are joined.
+"""
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from aplc.errors import RunError
+from aplc.files import atomic_path
+from aplc.nn.distributed import world
+from aplc.words.curves import Candidates
+
+FOLDER = "blocks"
+
+
+class Finished(NamedTuple):
+    """What a block of labels leaves behind: weights (C x V), and candidates for the curves."""
+
+    weight_CV: sparse.csr_array
+    candidates: Candidates
+
+
+class Blocks:
+    """The blocks of one fit, in a folder of their own; without one, in memory. `begin` is called before the first."""
+
+    def __init__(self, folder: Path | None = None, begin: Callable[[], None] = lambda: None) -> None:
+        self.folder, self.begin, self.held = folder, begin, dict[int, Finished]()
+
+    def save(self, number: int, block: Finished) -> None:
+        if self.folder is None:
+            self.held[number] = block
+            return
+        if not self.folder.is_dir():
+            self.begin()
+        weight_CV, found = block
+        with atomic_path(self._file(number), by_every_process=True) as temporary, temporary.open("wb") as out:
+            np.savez(
+                out,
+                shape=np.array(weight_CV.shape),
+                indptr=weight_CV.indptr,
+                indices=weight_CV.indices.astype(np.int32, copy=False),
+                data=weight_CV.data,
+                document=found.document,
+                label=found.label,
+                score=found.score,
+                hit=found.hit,
+                n=found.n,
+                own=np.array(list(found.own), dtype=np.int64),
+                curves=np.array(list(found.own.values()), dtype=np.float32).reshape(-1, 3),
+            )
+
+    def has(self, number: int) -> bool:
+        """Whether a block is finished, here or in an earlier session of the run."""
+        return number in self.held if self.folder is None else self._file(number).is_file()
+
+    def load(self, number: int) -> Finished:
+        """A block that is finished."""
+        if self.folder is None:
+            return self.held[number]
+        path = self._file(number)
+        try:
+            with np.load(path) as kept:
+                weight_CV = sparse.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=kept["shape"])
+                own = dict(zip(kept["own"].tolist(), kept["curves"], strict=True))
+                document, label, score, hit, n = (kept[name] for name in ("document", "label", "score", "hit", "n"))
+                return Finished(weight_CV, Candidates(document, label, score, hit, n, own))
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise RunError(f"{path}: damaged ({error}); delete it, and go on with --resume") from None
+
+    def join(self, n_blocks: int, n_words: int) -> sparse.csr_array:
+        """The weights of all blocks, V x L. What is sorted by labels becomes sorted by words, a block at a time."""
+        count_V, n_labels = np.zeros(n_words, dtype=np.int64), 0
+        for number in range(n_blocks):
+            count_V += np.bincount(self.load(number).weight_CV.indices, minlength=n_words)
+        start = np.concatenate([[0], np.cumsum(count_V)])
+        label, weight = np.empty(start[-1], dtype=np.int32), np.empty(start[-1], dtype=np.float32)
+        next_V = start[:-1].copy()
+        for number in range(n_blocks):
+            by_word = self.load(number).weight_CV.tocsc()
+            count_V = np.diff(by_word.indptr)
+            place = np.repeat(next_V - by_word.indptr[:-1], count_V) + np.arange(by_word.nnz)
+            label[place], weight[place] = by_word.indices + n_labels, by_word.data
+            next_V += count_V
+            n_labels += by_word.shape[0]
+        return sparse.csr_array((weight, label, start), shape=(n_words, n_labels))
+
+    def remove(self) -> None:
+        """Once the model is saved."""
+        if self.folder is not None and world().is_main:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, number: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"{number:06d}.npz"
+
+
+def shared_out(n: int) -> NDArray[np.int64]:
+    """This process' numbers of n."""
+    return np.arange(world().rank, n, world().size)
