@@ -231,7 +231,7 @@ def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, m
 
 def test_command_plans_a_words_model(corpus, tmp_path):
     printed = ok(aplc("plan", corpus, "--preset", "words", "--json", tmp_path / "plan.json"))
-    assert "equations  at most 200, the smaller of documents and words.limit" in printed
+    assert "equations  200: one a document" in printed
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["labels"] == 6
     assert figures["memory_bytes"]["fits"]

@@ -1,14 +1,17 @@
 """Guards several processes: they train the model that one would, however it is spread, and predict the same."""
 
 import json
+import random
 import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from aplc import Tagger
 from aplc.data.formats import read_documents
 from aplc.errors import CorpusError
-from helpers import launch, train_command, weights
+from helpers import launch, train_command, weights, write_rows
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +48,7 @@ def test_several_processes_train_the_model_of_one(corpus, alone, tmp_path, proce
 
 
 def test_two_processes_train_both_parts_of_a_model(corpus, alone, tmp_path):
-    """The words of one process, the network of two; the blend is learned by each of them alike."""
+    """Words are those of one process; the blend is learned by each of them alike."""
     launch(train_command(corpus, tmp_path / "two", "train.epochs=5", "model.kind=both", processes=2))
     expected, found = weights(alone), weights(tmp_path / "two")
     for name, tensor in expected.items():
@@ -53,6 +56,26 @@ def test_two_processes_train_both_parts_of_a_model(corpus, alone, tmp_path):
     launch(train_command(corpus, tmp_path / "words", "model.kind=words"))
     assert (tmp_path / "two" / "words.safetensors").read_bytes() == (tmp_path / "words/model.safetensors").read_bytes()
     assert Tagger.from_pretrained(tmp_path / "two").predict("violin sonata", top_k=1)[0][0] == "music, classical"
+
+
+def test_two_processes_share_out_the_labels_of_a_words_model(tmp_path):
+    """More labels than a block has, frequent ones and rare ones; the blocks are gone when the model is there."""
+    rng = random.Random(0)
+    topics = [[f"w{rng.randrange(400)}" for _ in range(6)] for _ in range(1_300)]
+    rows = []
+    for i in range(700):
+        own = sorted({0 if i % 3 else 1, *rng.sample(range(1_300), 3)})
+        rows.append({"text": " ".join(rng.choice(topics[t]) for t in own * 5), "labels": [f"l{t}" for t in own]})
+    write_rows(tmp_path / "train.jsonl", rows)
+    for processes in (1, 2):
+        out = tmp_path / str(processes)
+        launch(train_command(tmp_path, out, "model.kind=words", "words.limit=20", processes=processes))
+        assert not (out / "blocks").exists()
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("1", "2"))
+    assert one["start"].tolist() == two["start"].tolist()
+    assert one["label"].tolist() == two["label"].tolist()
+    assert np.abs(one["weight"] * one["scale"] - two["weight"] * two["scale"]).max() < 1e-6
+    assert np.abs(one["curve"] - two["curve"]).max() < 1e-6
 
 
 def test_two_processes_predict_what_one_does(alone, corpus, tmp_path):

@@ -19,6 +19,7 @@ from aplc.store.folder import load_tagger, save_tagger
 from aplc.train.relabel import retire_labels
 from aplc.train.run import train
 from aplc.words import fit as fit_module
+from aplc.words.blocks import Blocks
 from helpers import Recorder, write_rows
 
 CONFIG = Config.from_preset("words").with_settings(["data.validation=0.2"])
@@ -86,6 +87,46 @@ def test_resume_says_that_a_run_is_finished_and_fits_one_that_is_not(trained, co
         fit(corpus, trained)
     fit(corpus, tmp_path / "m")
     (tmp_path / "m" / "model.safetensors").unlink()
+    fit(corpus, tmp_path / "m", resume=True)
+    assert Tagger.from_pretrained(tmp_path / "m").predict("violin opera", top_k=1)[0][0] == "music, classical"
+
+
+def test_a_fit_that_was_stopped_goes_on_with_what_is_finished(trained, corpus, tmp_path, monkeypatch):
+    """The same bytes; a fit that fails leaves nothing to go on with."""
+    save, failure = Blocks.save, [KeyboardInterrupt]
+
+    def stop(self, number, block):
+        save(self, number, block)
+        raise failure[0]
+
+    monkeypatch.setattr(Blocks, "save", stop)
+    screen = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        fit(corpus, tmp_path / "m", screen=screen)
+    assert "go on with the same command and --resume" in screen.text
+    failure[0] = RunError("no end")
+    with pytest.raises(RunError):
+        fit(corpus, tmp_path / "other")
+    assert not list((tmp_path / "other").glob("*"))
+    monkeypatch.setattr(Blocks, "save", None)
+    fit(corpus, tmp_path / "m", resume=True)
+    again, whole = (load_file(folder / "model.safetensors") for folder in (tmp_path / "m", trained))
+    assert {name: tensor.tobytes() for name, tensor in again.items()} == {
+        name: tensor.tobytes() for name, tensor in whole.items()
+    }
+    assert not (tmp_path / "m" / "blocks").exists()
+
+
+def test_a_damaged_block_is_named(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(Blocks, "join", None)  # the fit ends when all blocks are there
+    with pytest.raises(TypeError):
+        fit(corpus, tmp_path / "m")
+    monkeypatch.undo()
+    (path,) = (tmp_path / "m" / "blocks").iterdir()
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ModelError, match=r"000000\.npz: damaged .*; delete it, and go on with --resume"):
+        fit(corpus, tmp_path / "m", resume=True)
+    path.unlink()
     fit(corpus, tmp_path / "m", resume=True)
     assert Tagger.from_pretrained(tmp_path / "m").predict("violin opera", top_k=1)[0][0] == "music, classical"
 

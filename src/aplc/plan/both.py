@@ -13,7 +13,7 @@ from aplc.plan import network, words
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 
-WEIGHT_BYTES = 8
+WEIGHT_BYTES = 6
 """Of a word's weight for a label: itself and its label's id."""
 
 
@@ -53,7 +53,7 @@ class BothPlan:
                 "",
                 "and before the network, its words part: ridge regression, no epochs",
                 f"  memory  about {in_bytes(self.words.peak)}; {in_bytes(self.peak)} at the peak of both: {verdict}",
-                f"  time    about {duration(max(self.words.seconds, 1))} to solve, besides reading the texts{total}",
+                f"  time    about {duration(max(self.words.seconds, 1))}{total}",
             ]
         )
 

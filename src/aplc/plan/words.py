@@ -2,9 +2,10 @@
 
     aplc plan corpus --preset words
 
-The work is the inverse of a matrix as large as the smaller of documents and `words.limit`, and for every label a
-product with it and sparse products: one of each where there are no more documents than that, else those of a few
-iterations of conjugate gradients (`words/ridge.py`). Each is timed on this machine at a small size and scaled up.
+The work is reading the texts, the inverse of a matrix of documents or of `words.limit` words, and then by label: sparse
+products where one inverse serves all documents; else, for frequent labels, a few iterations of conjugate gradients over
+all documents, and for rare ones over their neighbours (`words/ridge.py`). Each is timed on this machine at a small size
+and scaled up.
 """
 
 import time
@@ -26,10 +27,11 @@ from aplc.data.survey import survey_source
 from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
-from aplc.words.curves import CANDIDATES, LEARN_FROM
-from aplc.words.ridge import INVERSE_BYTES, block_size, equations
+from aplc.words.curves import CANDIDATES, LEARN_FROM, SHARE
+from aplc.words.local import NEIGHBOURS
+from aplc.words.ridge import INVERSE_BYTES, LABELS_AT_ONCE, RARE, block_size, equations
 from aplc.words.systems import Product
-from aplc.words.text import words_of
+from aplc.words.text import entries_of, words_of
 
 SAMPLE = 2_000
 """Documents that stand for all in their length."""
@@ -40,8 +42,12 @@ HEAPS = 256
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS_PER_LABEL = 1_000
 """Weights kept for a label, 350 to 3,500 on these corpora."""
-ITERATIONS = 5
-"""Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
+ITERATIONS, LOCAL_ITERATIONS = 5, 2.3
+"""Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries. Among neighbours."""
+LOCAL_PRODUCTS = 40
+"""Multiplications of a sparse product that one entry of a neighbourhood costs, with all that is done with it."""
+ENTRY_BYTES = 48
+"""Memory for an entry of X: as documents and as words, whole and cut into frequent and rare words."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +81,9 @@ class WordsPlan:
                 f"{self.n_labels:,} labels in {self.n_documents:,} training documents",
                 *self.picture,
                 "a words model: ridge regression, no epochs",
-                f"equations  at most {self.size:,}, the smaller of documents and words.limit",
+                f"equations  {self.size:,}: one a document, or, beyond twice words.limit, one a frequent word",
                 f"memory     about {in_bytes(self.peak)} of {in_bytes(self.available)} at hand: {verdict}",
-                f"time       about {duration(max(self.seconds, 1))} to solve, besides reading the texts",
+                f"time       about {duration(max(self.seconds, 1))}",
             ]
         )
 
@@ -86,26 +92,43 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     seen = survey_source(source, config.data, SAMPLE, screen)
-    n_labels = len(seen.labels)
-    entries = seen.n_documents * float(np.mean([_entries(document) for document in seen.sample]))
-    n_words, learned = round(HEAPS * entries**0.5), min(LEARN_FROM, seen.n_documents)
-    shape = seen.n_documents, n_words
+    counts, n_documents = seen.labels.counts, seen.n_documents
+    reading, entries_each = _read(seen.sample)
+    entries = n_documents * entries_each
+    shape = n_documents, round(HEAPS * entries**0.5)
     size = equations(shape, config.words.limit)
-    direct = seen.n_documents == size
-    block, n_sides = block_size(shape), n_labels + (0 if direct else 512)
-    peak = resident_bytes() + INVERSE_BYTES * size**2 + 48 * round(entries)  # the matrix and its inverse; documents
-    peak += 4 * block * (3 * n_words + 10 * seen.n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
-    peak += 24 * WEIGHTS_PER_LABEL * n_labels  # while they are put together
-    iterations, products = (1, 1) if direct else (ITERATIONS, 2 * ITERATIONS + 1)
+    work = Work(reading * n_documents, size)
+    if size == n_documents:
+        learned, block = min(LEARN_FROM, n_documents), block_size(shape)
+        work.sparse = len(seen.label_ids) * n_documents + len(counts) * entries
+    else:
+        learned, block = min(LEARN_FROM, n_documents // SHARE + 1), max(block_size(shape), LABELS_AT_ONCE // 4)
+        rare, n_often = counts[counts <= RARE], int((counts > RARE).sum())
+        twice = float((1 - (1 - learned / n_documents) ** rare[rare > 1]).sum())  # a left-out document has the label
+        sides = learned + len(rare) + twice
+        work.sides = LOCAL_ITERATIONS * sides + (ITERATIONS + 1) * n_often
+        work.sparse = (2 * ITERATIONS + 1) * n_often * entries
+        work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
+    peak = resident_bytes() + INVERSE_BYTES * size**2 + ENTRY_BYTES * round(entries)
+    peak += 4 * block * (2 * shape[1] + 8 * n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
+    peak += 10 * WEIGHTS_PER_LABEL * len(counts)  # while they are put together
     return WordsPlan(
-        n_documents=seen.n_documents,
-        n_labels=n_labels,
+        n_documents=n_documents,
+        n_labels=len(counts),
         size=size,
         peak=peak,
         available=free_bytes() + resident_bytes() if memory is None else int(memory),
-        seconds=_seconds(size, n_sides * iterations, n_sides * entries * products),
-        picture=zipf_picture(seen.labels.counts),
+        seconds=work.seconds(),
+        picture=zipf_picture(counts),
     )
+
+
+def _read(sample: list[Document]) -> tuple[float, float]:
+    """Seconds to read a document, and its entries, on average."""
+    start = time.perf_counter()
+    entries_of([document.text for document in sample], runs=False)
+    seconds = time.perf_counter() - start
+    return seconds / len(sample), float(np.mean([_entries(document) for document in sample]))
 
 
 def _entries(document: Document) -> float:
@@ -114,20 +137,32 @@ def _entries(document: Document) -> float:
     return len(set(words)) + len(set(pairwise(words))) / 2
 
 
-def _seconds(size: int, n_sides: int, n_products: float) -> float:
-    """Of an inverse of `size` rows, its product with each right side, and sparse products, from small ones."""
-    matrix = torch.eye(PROBE) * 2
-    right = torch.ones(PROBE, PROBE_LABELS)
-    document = np.random.default_rng(0).integers(0, PROBE_SHAPE[0], 16 * PROBE_SHAPE[1], dtype=np.int32)
-    ends = np.arange(0, len(document) + 1, 16, dtype=np.int32)
-    x = sparse.csr_array((np.ones(len(document), np.float32), document, ends), shape=PROBE_SHAPE[::-1])
-    by_document, by_word = Product(x.T.tocsr()), Product(x)
-    documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)
-    inverse = _clock(lambda: torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
-    solve = _clock(lambda: matrix @ right) / PROBE_LABELS
-    product = _clock(lambda: (by_document(words), by_word(documents))) / (2 * PROBE_LABELS * x.nnz)
-    scale = size / PROBE
-    return inverse * scale**3 + n_sides * solve * scale**2 + n_products * product
+@dataclass
+class Work:
+    """What there is to do: reading (seconds), an inverse of `size` rows, and multiplications of three sorts."""
+
+    reading: float
+    size: int
+    sides: float = 0
+    """Products of the inverse matrix with one label's numbers."""
+    sparse: float = 0
+    """Multiplications of sparse products with many labels at once."""
+    local: float = 0
+    """Entries of neighbourhoods."""
+
+    def seconds(self) -> float:
+        matrix, right = torch.eye(PROBE) * 2, torch.ones(PROBE, PROBE_LABELS)
+        document = np.random.default_rng(0).integers(0, PROBE_SHAPE[0], 16 * PROBE_SHAPE[1], dtype=np.int32)
+        ends = np.arange(0, len(document) + 1, 16, dtype=np.int32)
+        x = sparse.csr_array((np.ones(len(document), np.float32), document, ends), shape=PROBE_SHAPE[::-1])
+        by_document, by_word = Product(x.T.tocsr()), Product(x)
+        documents, words = (torch.ones(n, PROBE_LABELS) for n in PROBE_SHAPE)
+        inverse = _clock(lambda: torch.cholesky_inverse(torch.linalg.cholesky(matrix)))
+        side = _clock(lambda: matrix @ right) / PROBE_LABELS
+        product = _clock(lambda: (by_document(words), by_word(documents))) / (2 * PROBE_LABELS * x.nnz)
+        scale = self.size / PROBE
+        solving = inverse * scale**3 + self.sides * side * scale**2
+        return self.reading + solving + (self.sparse + LOCAL_PRODUCTS * self.local) * product
 
 
 def _clock(work: Callable[[], object]) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from aplc.errors import RunError
+from aplc.errors import ModelError
 from aplc.files import atomic_path
 from aplc.nn.distributed import world
 from aplc.words.curves import Candidates
@@ -74,7 +74,7 @@ class Blocks:
                 document, label, score, hit, n = (kept[name] for name in ("document", "label", "score", "hit", "n"))
                 return Finished(weight_CV, Candidates(document, label, score, hit, n, own))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise RunError(f"{path}: damaged ({error}); delete it, and go on with --resume") from None
+            raise ModelError(f"{path}: damaged ({error}); delete it, and go on with --resume") from None
 
     def join(self, n_blocks: int, n_words: int) -> sparse.csr_array:
         """The weights of all blocks, V x L. What is sorted by labels becomes sorted by words, a block at a time."""
