@@ -34,12 +34,14 @@ class Direct:
 
     def __init__(self, x_NV: sparse.csr_array, ridge: float) -> None:
         self.inverse_NN = _inverse(x_NV, x_NV.T.tocsr(), ridge)
-        self.ones_N = self.inverse_NN.sum(1)
+        self.ones_N, self.a_NC = self.inverse_NN.sum(1), self.inverse_NN.new_empty(0, 0)
 
     def answer(self, y_CN: sparse.csr_array, mean_C: Floats) -> Tensor:
         """A (N x C) of labels less their means. Y is sparse: most of the inverse is not even read."""
         a_CN = Product(y_CN)(self.inverse_NN).addr_(torch.from_numpy(mean_C), self.ones_N, alpha=-1)
-        return a_CN.T.contiguous()
+        if self.a_NC.shape != a_CN.T.shape:
+            self.a_NC = a_CN.new_empty(a_CN.T.shape)
+        return self.a_NC.copy_(a_CN.T)  # new memory would take longer than the copy
 
     @property
     def diagonal(self) -> Floats:
@@ -179,13 +181,13 @@ def _inverse(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) ->
     size = x_SR.shape[0]
     gram = torch.empty(size, size)
     for start in range(0, size, ROWS_AT_ONCE):
-        gram[start : start + ROWS_AT_ONCE] = torch.from_numpy((x_SR[start : start + ROWS_AT_ONCE] @ x_RS).toarray())
+        gram[start : start + ROWS_AT_ONCE] = torch.from_numpy(cross(x_SR[start : start + ROWS_AT_ONCE], x_RS))
     gram.diagonal().add_(diagonal)
     factor, failed = torch.linalg.cholesky_ex(gram)
     del gram  # twice its memory is enough
     if failed:
         raise RunError("words.ridge is too small for these documents; try --set words.ridge=0.1")
-    return torch.cholesky_inverse(factor)
+    return torch.cholesky_inverse(factor).T.contiguous()  # symmetric, and by columns: this copies nothing
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:
