@@ -44,7 +44,9 @@ def rows(
         lengths = np.clip(rng.lognormal(np.log(words_each) - 0.18, 0.6, size), 4, 12 * words_each).astype(np.int64)
         for i in range(size):
             group = int(first_B[i]) // GROUP
-            drawn = GROUP * group + (GROUP * rng.random(n_drawn[i]) ** 2).astype(np.int64)  # of its group, some far more
+            drawn = GROUP * group + (GROUP * rng.random(n_drawn[i]) ** 2).astype(
+                np.int64
+            )  # of its group, some far more
             elsewhere = rng.random(n_drawn[i]) < 0.3
             drawn[elsewhere] = _zipf(rng, int(elsewhere.sum()), n_labels)
             own = np.unique(np.minimum([*range(first_B[i], last_B[i]), *drawn], n_labels - 1))
