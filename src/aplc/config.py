@@ -219,6 +219,8 @@ class WordsConfig:
     """Smaller weights are left out of the model."""
     runs: Literal["auto", "on", "off"] = "auto"
     """Also learn from runs of four characters inside words; "auto": where texts are short, titles for example."""
+    names: Literal["auto", "on", "off"] = "auto"
+    """Also learn from what labels are called; "auto": where the names have words of their documents, as codes don't."""
 
     def __post_init__(self) -> None:
         check("words", "limit", self.limit, self.limit >= 1, "at least 1")

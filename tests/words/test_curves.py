@@ -78,14 +78,14 @@ def test_curves_count_documents_without_the_one_left_out(monkeypatch):
     monkeypatch.setattr(curves_module, "LEAST_HITS", 1)
     monkeypatch.setattr(curves_module, "ALIKE", 0)
     seen = []
-    monkeypatch.setattr(curves_module, "_regress", lambda x, hit: seen.append((x, hit)) or np.zeros(8))
+    monkeypatch.setattr(curves_module, "_regress", lambda x, hit: seen.append((x, hit)) or np.zeros(10))
     curves = Curves(2)
     hits, n = np.array([[True, True, False], [False, True, False]]), np.array([1, 3, 4])
     curves.add(0, np.float32([[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]]), hits, n - hits)
     curves.finish(n)
     ((x, hit),) = seen
     expected = {(0.2, 2, True), (0.3, 4, False), (0.4, 1, False), (0.5, 2, True), (0.6, 4, False)}
-    found = zip(x[:, 2].round(3).tolist(), np.exp(x[:, 0]).round().tolist(), hit.tolist(), strict=True)
+    found = zip(x[:, 3].round(3).tolist(), np.exp(x[:, 0]).round().tolist(), hit.tolist(), strict=True)
     assert {(round(s, 3), n, h) for s, n, h in found} == expected
 
 

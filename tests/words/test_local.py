@@ -37,7 +37,7 @@ def few(monkeypatch):
 
 
 def parts_of(x):
-    system = Conjugate(x, F, RIDGE)
+    system = Conjugate(x, F, RIDGE, N)
     frequent = np.isin(np.arange(V), system.order_V[:F])
     return system, x.toarray()[:, frequent].astype(np.float64), x.toarray()[:, ~frequent].astype(np.float64)
 

@@ -27,7 +27,7 @@ from aplc.data.survey import survey_source
 from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
-from aplc.words.curves import CANDIDATES, LEARN_FROM, SHARE
+from aplc.words.curves import CANDIDATES, n_left_out
 from aplc.words.local import NEIGHBOURS
 from aplc.words.ridge import INVERSE_BYTES, LABELS_AT_ONCE, RARE, block_size, equations
 from aplc.words.systems import Product
@@ -98,11 +98,12 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     shape = n_documents, round(HEAPS * entries**0.5)
     size = equations(shape, config.words.limit)
     work = Work(reading * n_documents, size)
+    learned = n_left_out(n_documents, direct=size == n_documents)
     if size == n_documents:
-        learned, block = min(LEARN_FROM, n_documents), block_size(shape)
+        block = block_size(shape)
         work.sparse = len(seen.label_ids) * n_documents + len(counts) * entries
     else:
-        learned, block = min(LEARN_FROM, n_documents // SHARE + 1), max(block_size(shape), LABELS_AT_ONCE // 4)
+        block = max(block_size(shape), LABELS_AT_ONCE // 4)
         rare, n_often = counts[counts <= RARE], int((counts > RARE).sum())
         twice = float((1 - (1 - learned / n_documents) ** rare[rare > 1]).sum())  # a left-out document has the label
         sides = learned + len(rare) + twice

@@ -5,8 +5,9 @@ regression learns how probable a label with n training documents is at a score o
 
     logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;
 
-labels with many documents get three of their own. It learns from scores of left-out training documents (`ridge.py`),
-with the n that leaving the document out leaves: one less for its own labels.
+labels with many documents get three of their own, and labels without any, learned from their names, a and b of their
+own where left-out documents say enough of such labels. It learns from scores of left-out training documents
+(`ridge.py`), with the n that leaving the document out leaves: one less for its own labels.
 
 Shapes: L labels, C labels of a block, M documents that curves are learned from, K candidates.
 """
@@ -19,8 +20,8 @@ from sklearn.linear_model import LogisticRegression
 
 from aplc.words.index import rising
 
-LEARN_FROM, SHARE = 8_192, 16
-"""Documents that curves are learned from; one of SHARE where rare labels do without them."""
+LEARN_FROM = 8_192
+"""Documents that curves are learned from, at most."""
 CANDIDATES = 50
 """Labels of each of them, the best ones."""
 OWN_CURVE, LEAST_HITS = 200, 50
@@ -31,6 +32,12 @@ PLAIN = (-5.0, 10.0, 0.0)
 """Keeps the order of scores; probability 0.5 at a score of 0.5."""
 
 Floats = NDArray[np.floating]
+
+
+def n_left_out(n_documents: int, *, direct: bool) -> int:
+    """How many documents curves are learned from: fewer where rare labels have to do without them."""
+    share = n_documents if direct else max(n_documents // 16, min(2_048, n_documents // 5))
+    return max(1, min(LEARN_FROM, share))
 
 
 class Candidates(NamedTuple):
@@ -99,14 +106,19 @@ class Curves:
         others = np.delete(n_L, list(self.own))
         if len(others) and others.std() < ALIKE:  # else one document less, or not, would say whether it is a hit
             n_L, n_MK = np.ones_like(n_L), np.ones_like(n_MK)
-        found = np.isfinite(self.score_MK) & (n_MK > 0) & ~np.isin(self.label_MK, list(self.own))
-        s, log_n, hit = self.score_MK[found], np.log(n_MK[found]), self.hit_MK[found]
+        found = np.isfinite(self.score_MK) & (n_MK >= 0) & ~np.isin(self.label_MK, list(self.own))
+        zero = found & (n_MK == 0)  # learned from their names
+        if min((zero & self.hit_MK).sum(), (zero & ~self.hit_MK).sum()) < LEAST_HITS:
+            found &= ~zero
+        s, n, hit = self.score_MK[found], n_MK[found], self.hit_MK[found]
         curve_L3 = np.tile(np.array(PLAIN, dtype=np.float32), (len(n_L), 1))
         if min(hit.sum(), (~hit).sum()) >= LEAST_HITS:
-            terms = [log_n, log_n**2, s, log_n * s, log_n**2 * s, s**2, log_n * s**2]
-            a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
-            log_n = np.log(np.maximum(n_L, 1))
-            a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
+            log_n, unseen = np.log(np.maximum(n, 1)), n == 0
+            terms = [log_n, log_n**2, unseen, s, log_n * s, log_n**2 * s, unseen * s, s**2, log_n * s**2]
+            a0, a1, a2, a3, b0, b1, b2, b3, c0, c1 = _regress(np.stack(terms, 1), hit)
+            log_n, unseen = np.log(np.maximum(n_L, 1)), n_L == 0
+            a_L = a0 + a1 * log_n + a2 * log_n**2 + a3 * unseen
+            b_L = b0 + b1 * log_n + b2 * log_n**2 + b3 * unseen
             curve_L3[:] = _no_flatter(np.stack([a_L, b_L, c0 + c1 * log_n], 1), s)
         for label, curve in self.own.items():
             curve_L3[label] = curve

@@ -17,12 +17,13 @@ from aplc.data.source import TrainingData
 from aplc.errors import CorpusError, RunError
 from aplc.nn.distributed import world
 from aplc.words.blocks import Blocks
-from aplc.words.curves import LEARN_FROM, SHARE
+from aplc.words.curves import n_left_out
 from aplc.words.index import Index
 from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.names import tell, with_names
 from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import equations, solve
-from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
+from aplc.words.text import BUCKETS, ENTRY, VERSION, count_words, entries_of
 
 SHORT = 200
 """Characters of a text, on average, below which runs of characters are read: titles have some 70, abstracts 1,000."""
@@ -44,8 +45,16 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     if not len(features.bucket):
         raise CorpusError("the training texts have no words; a words model has nothing to learn from")
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
-    size = equations(x_NV.shape, config.words.limit)
-    how = "in closed form" if size == len(rows) else f"by conjugate gradients, {size:,} words and pairs at once"
+    names_LV = features(count_words(data.labels.names, runs=runs))
+    named = config.words.names != "off" and (
+        config.words.names == "on" or tell(x_NV, y_NL, names_LV, config.train.seed)
+    )
+    count_L, n_documents = np.bincount(y_NL.indices, minlength=n_labels), len(rows)
+    all_NV, all_NL = with_names(x_NV, y_NL, names_LV) if named else (x_NV, y_NL)
+    if named:
+        screen.say(f"names: {all_NV.shape[0] - n_documents:,} labels' names say something of their documents")
+    size = equations(all_NV.shape, config.words.limit)
+    how = "in closed form" if size == all_NV.shape[0] else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
         f"{'words, word pairs and runs of characters' if runs else 'words and word pairs'}: {x_NV.shape[1]:,}, "
         f"{x_NV.nnz / x_NV.shape[0]:.0f} a document; "
@@ -53,21 +62,22 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     )
     if native.library() is None:
         screen.say("no C compiler: SciPy multiplies sparse matrices, which takes several times as long")
-    learned = LEARN_FROM if size == len(rows) else min(LEARN_FROM, len(rows) // SHARE + 1)
-    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
+    learned = n_left_out(n_documents, direct=size == all_NV.shape[0])
+    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(n_documents)[:learned])
     ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
     if not ridge:
         with screen.bar("choosing the penalty"):
             ridge = choose_ridge(x_NV, y_NL, config.train.seed)
         screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
     weight_VL, mean_L, curves = solve(
-        x_NV, y_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks
-    )
+        all_NV, all_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks,
+        n_documents=n_documents,
+    )  # fmt: skip
     if not weight_VL.nnz and prune > WordsConfig.prune:  # below, there is nothing to learn: all documents are alike
         raise RunError(
             f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as {WordsConfig.prune}"
         )
-    curve_L3 = curves.finish(np.bincount(y_NL.indices, minlength=n_labels))
+    curve_L3 = curves.finish(count_L)
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
         f"{len(curves.own):,} labels have curves of their own"

@@ -34,9 +34,9 @@ WEIGHTS_VERSION = 2
 CHECKED = 1 << 24
 """Weights whose labels are looked at before a model is used."""
 
-LEAST, MOST = 3, 0.1
-"""Documents that a pair or a run of characters must be in, and the share of all that it may be in: others cost time and
-say little."""
+LEAST, ONE_OF, MOST = 3, 30_000, 0.1
+"""Documents that a pair or a run of characters must be in, at least LEAST and one of ONE_OF, and the share of all that
+it may be in: others cost time and say little. Of a hundred million pairs, each bucket has some by chance."""
 LENGTHS = np.array([1.0, 0.5, 1.0], dtype=np.float32)
 """Euclidean lengths of a document's words, of its pairs, and of its runs of characters."""
 LOGITS_AT_ONCE = 1 << 24
@@ -63,7 +63,9 @@ class WordFeatures:
         if not (bucket < STARTS[1]).any():  # a handful of texts, no two of which share a word
             bucket = np.flatnonzero(document_counts[: STARTS[1]])
         count = document_counts[bucket]
-        bucket = bucket[(bucket < STARTS[1]) | ((count >= LEAST) & (count <= MOST * n_documents))]
+        bucket = bucket[
+            (bucket < STARTS[1]) | ((count >= max(LEAST, n_documents // ONE_OF)) & (count <= MOST * n_documents))
+        ]
         idf = np.log((1 + n_documents) / (1 + document_counts[bucket])) + 1
         return cls(bucket, idf.astype(np.float32))
 

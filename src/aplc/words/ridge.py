@@ -34,7 +34,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from torch import ones
+from torch import from_numpy
 
 from aplc.console import Screen
 from aplc.errors import RunError
@@ -84,9 +84,14 @@ def solve(
     prune: float,
     screen: Screen,
     blocks: Blocks | None = None,
+    n_documents: int | None = None,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
-    """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves."""
-    n_documents, n_labels = y_NL.shape
+    """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves.
+
+    Rows behind the first `n_documents` are labels' names (`names.py`), not documents.
+    """
+    n_rows, n_labels = y_NL.shape
+    n_documents = n_documents or n_rows
     size = equations(x_NV.shape, limit)
     available = free_bytes()
     if (need := INVERSE_BYTES * size**2) > available:
@@ -95,13 +100,14 @@ def solve(
             f"invert fewer, e.g. --set words.limit={max(1, int((max(0, available) / INVERSE_BYTES) ** 0.5 / 2))}"
         )
     blocks = blocks or Blocks()
-    count_L = np.bincount(y_NL.indices, minlength=n_labels)
+    count_L = np.bincount(y_NL[:n_documents].indices, minlength=n_labels)
     mean_L, y_LN = (count_L / n_documents).astype(np.float32), y_NL.T.tocsr()
-    parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=0 if size == n_documents else RARE)
+    rows_L = np.diff(y_LN.indptr)
+    parts, is_rare = cuts(rows_L, block_size(x_NV.shape), rare=0 if size == n_rows else RARE)
     mine, curves = shared_out(len(parts)), Curves(len(learn_from))
     solvers: dict[bool, Solver] = {}
     if not all(map(blocks.has, mine)):
-        solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
+        solvers = _solvers(x_NV, n_documents, learn_from, size, ridge, prune, screen)
     with screen.bar("solving", n_labels, unit="labels") as advance:
         for number in mine:
             part = slice(*parts[number])
@@ -123,7 +129,7 @@ def solve(
 def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) -> Curves:
     """Leave-one-out scores of all documents, where these are few enough for one inverse."""
     n_documents, n_labels = y_NL.shape
-    system, curves, y_LN = Direct(x_NV, ridge), Curves(n_documents), y_NL.T.tocsr()
+    system, curves, y_LN = Direct(x_NV, ridge, n_documents), Curves(n_documents), y_NL.T.tocsr()
     mean_L, c_N1 = y_LN.mean(axis=1).astype(np.float32), _bounded(system.diagonal, x_NV, ridge)
     for start in range(0, n_labels, LABELS_AT_ONCE):
         part = slice(start, start + LABELS_AT_ONCE)
@@ -160,17 +166,23 @@ def equations(shape: tuple[int, int], limit: int) -> int:
 
 
 def _solvers(
-    x_NV: sparse.csr_array, learn_from: NDArray[np.int64], size: int, ridge: float, prune: float, screen: Screen
+    x_NV: sparse.csr_array,
+    n_documents: int,
+    learn_from: NDArray[np.int64],
+    size: int,
+    ridge: float,
+    prune: float,
+    screen: Screen,
 ) -> dict[bool, Solver]:
     """For labels that are frequent (False), and for rare ones (True)."""
     if size == x_NV.shape[0]:
-        direct = Direct(x_NV, ridge)
+        direct = Direct(x_NV, ridge, n_documents)
         c_M1 = _bounded(direct.diagonal[learn_from], x_NV[learn_from], ridge)
-        return {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
-    system = Conjugate(x_NV, size, ridge)
-    among = _Among(system, x_NV, learn_from, prune)
+        return {False: _Whole(direct, x_NV, n_documents, c_M1, learn_from, prune)}
+    system = Conjugate(x_NV, size, ridge, n_documents)
+    among = _Among(system, x_NV, n_documents, learn_from, prune)
     c_M1 = _bounded(among.diagonal(screen), x_NV[learn_from], ridge)
-    return {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
+    return {False: _Whole(system, x_NV, n_documents, c_M1, learn_from, prune), True: among}
 
 
 def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
@@ -186,27 +198,36 @@ class _Whole:
         self,
         system: Direct | Conjugate,
         x_NV: sparse.csr_array,
+        n_documents: int,
         c_M1: Floats,
         learn_from: NDArray[np.int64],
         prune: float,
     ) -> None:
         self.system, self.x_VN, self.c_M1 = system, Product(x_NV.T.tocsr()), c_M1
-        self.learn_from, self.prune = learn_from, prune
+        self.n_documents, self.learn_from, self.prune = n_documents, learn_from, prune
 
     def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
         a_NC, y_MC = self.system.answer(y_CN, mean_C), y_CN[:, self.learn_from].toarray().T
         score_MC = y_MC - a_NC.numpy()[self.learn_from] / self.c_M1
         weight_CV = large(self.x_VN(a_NC).numpy(), self.prune).T.tocsr()
-        return Solved(weight_CV, score_MC, np.diff(y_CN.indptr) - (y_MC > 0))
+        return Solved(weight_CV, score_MC, np.diff(y_CN[:, : self.n_documents].indptr) - (y_MC > 0))
 
 
 class _Among:
     """Rare labels, solved for among their neighbours (`local.py`)."""
 
-    def __init__(self, system: Conjugate, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], prune: float) -> None:
-        self.system, self.learn_from, self.prune = system, learn_from, prune
+    def __init__(
+        self,
+        system: Conjugate,
+        x_NV: sparse.csr_array,
+        n_documents: int,
+        learn_from: NDArray[np.int64],
+        prune: float,
+    ) -> None:
+        self.system, self.n_documents, self.learn_from, self.prune = system, n_documents, learn_from, prune
         self.local = Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
-        ones_N1 = system(ones(x_NV.shape[0], 1), EXACT).numpy()
+        is_document_N1 = (np.arange(x_NV.shape[0]) < n_documents).astype(np.float32)[:, None]
+        ones_N1 = system(from_numpy(is_document_N1), EXACT).numpy()
         ones_V = (x_NV.T @ ones_N1).ravel()[system.order_V]
         self.ones_F, self.ones_R = ones_V[: system.size], ones_V[system.size :]
         self.kept_N = np.ones(x_NV.shape[0], dtype=np.float32)  # 0: left out for good, to learn the curves from
@@ -243,7 +264,9 @@ class _Among:
         if len(again):
             score_CM[again] = cross(self._weights(rest_CN[again], mean_C[again]), self.x_VM)
         score_MC = np.ascontiguousarray(score_CM.T) + mean_C
-        return Solved(weight_CV, score_MC, np.broadcast_to(left_C, score_MC.shape))
+        n_C = np.diff(rest_CN[:, : self.n_documents].indptr)
+        n_C = np.where(left_C > 0, n_C, -1)  # nothing is left, not even a name
+        return Solved(weight_CV, score_MC, np.broadcast_to(n_C, score_MC.shape))
 
     def _kept(self, x: sparse.csr_array) -> sparse.csr_array:
         """Without the columns of documents that are left out."""
