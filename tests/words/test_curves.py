@@ -133,3 +133,26 @@ def test_with_too_few_hits_labels_keep_the_order_of_scores():
     hits = np.array([[False, True], [True, False]])
     curves.add(0, np.float32([[0.1, 0.9], [0.3, 0.2]]), hits, 1 - hits)
     assert curves.finish(np.ones(2, dtype=int)).tolist() == [list(PLAIN)] * 2
+
+
+@pytest.mark.parametrize("only_hits", [False, True])
+def test_labels_without_documents_have_a_curve_of_their_own_where_scores_tell(only_hits, monkeypatch):
+    """Learned from names, their scores mean less. Leave-one-out scores know of them only where they are right."""
+    monkeypatch.setattr(curves_module, "OWN_CURVE", 10_000)
+    rng = np.random.default_rng(0)
+    n = np.array([0] * 10 + [1] * 10 + [8] * 10 + [40] * 10)
+    scores = rng.random((2_000, 40)).astype(np.float32)
+    logits = np.where(n == 0, -4, -2) + np.where(n == 0, 2, 4) * scores
+    hits = rng.random(scores.shape) < expit(logits)
+    n_MC = np.broadcast_to(n, scores.shape)
+    if only_hits:
+        n_MC = np.where(~hits & (n == 0), -1, n_MC)
+    curves = Curves(2_000)
+    curves.add(0, scores, hits, n_MC)
+    found = expit(rising(scores, curves.finish(n).T))
+    expected = expit(logits)
+    assert np.abs(found - expected)[:, n > 0].max() < 0.06
+    if only_hits:
+        assert found[:, n == 0].mean() == pytest.approx(expected[:, n == 1].mean(), abs=0.05)  # as with one document
+    else:
+        assert np.abs(found - expected)[:, n == 0].max() < 0.06
