@@ -39,13 +39,15 @@ SAMPLE = 2_000
 PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
 """What is timed: an inverse of this many rows, this many labels at once, and a sparse matrix of documents and words
 with 16 entries a word, as docs/peers.md's corpora have."""
-HEAPS = 256
+HEAPS = 150
 """Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
 WEIGHTS_PER_LABEL = 1_000
 """Weights kept for a label, 350 to 3,500 on these corpora."""
 ITERATIONS, LOCAL_ITERATIONS = 5, 2.3
 """Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries. Among neighbours."""
-LOCAL_PRODUCTS = 40
+READ_TIMES = 3
+"""How many times what splitting texts into words takes: reading files, counting, matrices, tagging held-out texts."""
+LOCAL_PRODUCTS = 80
 """Multiplications of a sparse product that one entry of a neighbourhood costs, with all that is done with it."""
 ENTRY_BYTES = 48
 """Memory for an entry of X: as documents and as words, whole and cut into frequent and rare words."""
@@ -100,7 +102,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     named = _names_tell(seen.sample) if names == "auto" else names == "on"
     shape = n_documents + (len(counts) if named else 0), round(HEAPS * entries**0.5)  # names are rows, too
     size = equations(shape, config.words.limit)
-    work = Work(reading * n_documents, size)
+    work = Work(READ_TIMES * reading * n_documents, size)
     direct = size == shape[0]
     learned = n_left_out(n_documents, direct=direct)
     if direct:

@@ -36,7 +36,7 @@ Floats = NDArray[np.floating]
 
 def n_left_out(n_documents: int, *, direct: bool) -> int:
     """How many documents curves are learned from: fewer where rare labels have to do without them."""
-    share = n_documents if direct else max(n_documents // 16, min(2_048, n_documents // 5))
+    share = n_documents if direct else max(n_documents // 6, min(2_048, n_documents // 5))
     return max(1, min(LEARN_FROM, share))
 
 

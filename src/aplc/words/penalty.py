@@ -9,6 +9,7 @@ of a sample may not be exactly that of the whole corpus.
 import numpy as np
 from scipy import sparse
 
+from aplc.nn.distributed import world
 from aplc.words.ridge import leave_one_out
 
 CHOICES = (0.5, 1.0, 2.0, 4.0)
@@ -26,4 +27,7 @@ def choose_ridge(x_NV: sparse.csr_array, y_NL: sparse.csr_array, seed: int) -> f
     y_SL, count_L = y_SL[:, count_L > 0], count_L[count_L > 0]
     if not len(count_L):
         return CHOICES[0]
-    return max(CHOICES, key=lambda ridge: leave_one_out(x_SV, y_SL, ridge).dcg(count_L))
+    own = CHOICES[world().rank :: world().size]  # processes share them out
+    gains = world().gather({ridge: leave_one_out(x_SV, y_SL, ridge).dcg(count_L) for ridge in own})
+    gain_of = {ridge: gain for found in gains for ridge, gain in found.items()}
+    return max(CHOICES, key=lambda ridge: gain_of[ridge])
