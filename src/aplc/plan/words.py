@@ -30,7 +30,7 @@ from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, n_left_out
 from aplc.words.local import NEIGHBOURS
 from aplc.words.names import CLEARER
-from aplc.words.ridge import INVERSE_BYTES, LABELS_AT_ONCE, RARE, block_size, equations
+from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, equations
 from aplc.words.systems import Product
 from aplc.words.text import entries_of, words_of
 
@@ -109,8 +109,8 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         block = block_size(shape)
         work.sparse = len(seen.label_ids) * shape[0] + len(counts) * entries
     else:
-        block = max(block_size(shape), LABELS_AT_ONCE // 4)
         rare, n_often = counts[counts <= RARE], int((counts > RARE).sum())
+        block = min(block_size(shape), n_often)
         more = rare if named else rare[rare > 1]
         twice = float((1 - (1 - learned / n_documents) ** more).sum())  # a left-out document has the label
         sides = learned + len(rare) + twice
