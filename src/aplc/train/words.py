@@ -28,9 +28,10 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     blocks = Blocks(folder.path / FOLDER, begin=lambda: folder.begin(identity))
     try:
         model = fit_words(data, config, screen, blocks)
-    except RunError:  # with these settings it would end in the same way again
-        blocks.remove()
-        folder.forget()
+    except RunError:
+        if not folder.started:  # with these settings it would end in the same way again
+            blocks.remove()
+            folder.forget()
         raise
     folder.begin(identity)
     save_tagger(TrainedTagger(config, model, data.labels, data.n_documents), folder.path)

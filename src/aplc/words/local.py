@@ -22,7 +22,7 @@ taken out of its score: X_F u there is divided by 1 - h, h = s'(I + S'S)^-1 s wi
 y - a / c made rare labels look too good: neighbourhoods of a label and of its documents alone are not the same.)
 
 Shapes: N documents, F and R words, C labels of a block, J documents of their neighbourhoods, one after the other, M
-documents with leave-one-out scores.
+left-out documents.
 """
 
 from abc import ABC, abstractmethod

@@ -54,7 +54,7 @@ PANEL = 128
 INVERSE_BYTES = 8
 """Memory for each element of the matrix: itself and its factor, then that and the inverse."""
 EXACT = 1e-4
-"""How much may be left of the equations whose answer all rare labels share."""
+"""Residual of the equations whose answer all rare labels share."""
 
 Floats = NDArray[np.floating]
 
