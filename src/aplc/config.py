@@ -53,6 +53,8 @@ class DataConfig(TextsConfig):
     """Longer texts: cut (the paper), read in segments with Transformer-XL memory, or in windows that are averaged."""
     min_count: int = 1
     """Labels with fewer training documents are left out of the label set."""
+    vocabulary_labels: Literal["all", "seen"] = "all"
+    """Where there is a vocabulary: all its labels, or those only that training documents have."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

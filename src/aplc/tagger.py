@@ -20,6 +20,7 @@ from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.inputs import Labels, read_labelled, read_texts
 from aplc.data.source import Source
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import DEPTH
@@ -56,18 +57,29 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         self.settings = settings
         self.verbose = verbose
 
-    def fit(self, texts: Iterable[str], labels: Labels, *, label_names: Sequence[str] | None = None) -> Self:
+    def fit(
+        self,
+        texts: Iterable[str],
+        labels: Labels,
+        *,
+        label_names: Sequence[str] | None = None,
+        vocabulary: Vocabulary | Mapping[str, object] | Path | str | None = None,
+    ) -> Self:
         """Train on `texts`, each with its list of label names.
 
         `labels` may be an indicator matrix instead: a numpy array or scipy matrix of zeros and ones, or a data frame of
         them. `label_names` are its columns' names; without them a data frame's columns keep theirs, and others are
         called "0", "1", ...
+
+        `vocabulary` says what labels are called, and may have labels that no text has: a file (docs/vocabulary.md), or
+        a mapping of labels to names or to dicts with `name`, `names`, `broader`, `scheme` and `description`.
         """
         config = self._config()
         documents, columns = read_labelled(texts, labels, label_names)
         if not any(document.labels for document in documents):
             raise AplcError("labels: no text has a label; give at least one of them a name, or a 1 in a matrix")
-        with Source.from_memory(documents) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
+        known = None if vocabulary is None else Vocabulary.of(vocabulary)
+        with Source.from_memory(documents, known) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
             self._trained = train(source, config, Path(out), screen=self._screen)
         self._columns = columns
         return self

@@ -34,6 +34,18 @@ SetOption = Annotated[
         "--set", metavar="SECTION.NAME=VALUE", help="Change a setting, e.g. train.seed=1. Can be given several times."
     ),
 ]
+VocabularyOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="What labels are called, and labels that no document has: .jsonl, .json, .csv, .tsv (docs/vocabulary.md); "
+        "otherwise vocabulary.* in the corpus folder.",
+    ),
+]
+LanguageOption = Annotated[
+    str | None,
+    typer.Option(metavar="TAG", help="Which language's names come first in a vocabulary of several: en, ..."),
+]
 OnBadRow = Annotated[
     Literal["stop", "skip"],
     typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on."),
@@ -54,6 +66,7 @@ def check_outputs(
     calibration.json or test.json would be read the next time. `replaces` is an exception.
     """
     from aplc.data.corpus import PARTS
+    from aplc.data.entry_files import SUFFIXES as VOCABULARIES
     from aplc.data.formats import SUFFIXES
     from aplc.files import STDOUT, messages
     from aplc.store.safety import MODEL_FILES, RUN_FILE
@@ -69,6 +82,11 @@ def check_outputs(
         for folder in corpora
         for part in PARTS
         for suffix in SUFFIXES
+    }
+    reads |= {
+        folder / f"vocabulary{suffix}": f"the vocabulary of the corpus {folder}"
+        for folder in corpora
+        for suffix in VOCABULARIES
     }
     if replaces:
         del reads[replaces]

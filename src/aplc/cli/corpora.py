@@ -6,7 +6,15 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.common import (
+    CorpusArgument,
+    LanguageOption,
+    OnBadRow,
+    VocabularyOption,
+    check_outputs,
+    open_corpus,
+    say_rejects,
+)
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
@@ -117,6 +125,8 @@ def inspect(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Model folder to count tokens with; without it, words are counted.")
     ] = None,
+    vocabulary: VocabularyOption = None,
+    language: LanguageOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -125,6 +135,7 @@ def inspect(
     from aplc.console import Screen
     from aplc.data.inspection import Length, inspect_corpus
     from aplc.data.tokenizer import Tokenizer
+    from aplc.data.vocabulary import Vocabulary
     from aplc.evaluate.drawings import draw_labels
     from aplc.evaluate.pictures import check_kind
     from aplc.models.base import KINDS
@@ -132,12 +143,14 @@ def inspect(
 
     if picture:
         check_kind(picture)
-    check_outputs(picture, corpora=[corpus])
+    check_outputs(picture, corpora=[corpus], inputs=[vocabulary])
     config = configure(preset, [], Screen(quiet=True))
     reads = None if KINDS[config.model.kind].reads == "all" else config.data.max_length
     length = Length(max_length or reads, Tokenizer.load(tokenizer) if tokenizer else None)
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, Screen().bar("reading") as advance:
-        inspection = inspect_corpus(opened, length, advance)
+        file = vocabulary or opened.vocabulary_file
+        words = Vocabulary.read(file, language) if file else None
+        inspection = inspect_corpus(opened, length, advance, vocabulary=words)
     if picture:
         draw_labels(inspection.counts, picture)
     print(inspection.render())

@@ -8,10 +8,12 @@ import typer
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import (
     CorpusArgument,
+    LanguageOption,
     NetworkPresetOption,
     OnBadRow,
     PresetOption,
     SetOption,
+    VocabularyOption,
     check_outputs,
     open_corpus,
     say_rejects,
@@ -31,6 +33,8 @@ def plan(
     memory: Annotated[
         float | None, typer.Option(min=0, help="GB of memory to plan for; otherwise what this machine has.")
     ] = None,
+    vocabulary: VocabularyOption = None,
+    language: LanguageOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -39,7 +43,7 @@ def plan(
     from aplc.console import Screen
     from aplc.files import output_json
 
-    told = check_outputs(json_file=json_file, corpora=[corpus])
+    told = check_outputs(json_file=json_file, corpora=[corpus], inputs=[vocabulary])
     from aplc.train.auto import configure
 
     screen = Screen()
@@ -49,7 +53,8 @@ def plan(
         from aplc.models.base import training_of
 
         limit = None if memory is None else memory * 1e9
-        planned = training_of(config).plan(Source.from_corpus(opened), config, memory=limit, screen=screen)
+        source = Source.from_corpus(opened, vocabulary, language)
+        planned = training_of(config).plan(source, config, memory=limit, screen=screen)
     print(planned.render(), file=told)
     if json_file:
         output_json(json_file, planned.to_dict())
@@ -94,6 +99,8 @@ def train(
     corpus: CorpusArgument,
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
     preset: PresetOption = AUTO,
+    vocabulary: VocabularyOption = None,
+    language: LanguageOption = None,
     set_: SetOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
@@ -112,7 +119,8 @@ def train(
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
 
-        train_run(Source.from_corpus(opened), config, out, resume=resume, screen=screen)
+        source = Source.from_corpus(opened, vocabulary, language)
+        train_run(source, config, out, resume=resume, screen=screen)
     print(f"model: {out}")
 
 

@@ -12,6 +12,7 @@ Texts and ids are kept as 64-bit hashes, eight bytes each: sixteen megabytes for
 import unicodedata
 from array import array
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -92,7 +93,7 @@ def label_warnings(counts: Counter[str], check: PartCheck) -> list[str]:
                 )
     often = [(name, n / check.documents) for name, n in counts.most_common() if n > NEAR_CONSTANT * check.documents]
     if often:
-        names = _named([f"{shorten(name)} ({share:.0%})" for name, share in often])
+        names = named([f"{shorten(name)} ({share:.0%})" for name, share in often])
         found.append(f"labels that most documents have: {names}; with them any model has a high P@1")
     return found
 
@@ -107,7 +108,7 @@ def _odd_names(counts: Counter[str]) -> list[str]:
             "they are different labels"
         )
     if missing := [name for name in counts if name.casefold() in MISSING]:
-        names = _named([f"{name!r} ({counts[name]:,} documents)" for name in missing])
+        names = named([f"{name!r} ({counts[name]:,} documents)" for name in missing])
         found.append(
             f"labels that look like missing values: {names}; leave them out, or they will be learned and predicted"
         )
@@ -120,7 +121,8 @@ def _odd_names(counts: Counter[str]) -> list[str]:
     return found
 
 
-def _named(names: list[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """The first few of them, for a message."""
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from aplc.data.columns import Columns
 from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
 from aplc.data.labels import NAMES
+from aplc.data.vocabulary import vocabulary_file
 from aplc.errors import CorpusError
 
 Part = Literal["train", "dev", "test"]
@@ -60,6 +61,11 @@ class Corpus:
     @property
     def is_file(self) -> bool:
         return self.path.is_file()
+
+    @property
+    def vocabulary_file(self) -> Path | None:
+        """The vocabulary in its folder, if there is one."""
+        return None if self.is_file else vocabulary_file(self.path)
 
     def file(self, part: Part) -> Path:
         if part not in self.parts:

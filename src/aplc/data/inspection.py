@@ -18,7 +18,9 @@ from aplc.data.checks import PartCheck, label_warnings
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.source import describe_vocabulary, vocabulary_warnings
 from aplc.data.tokenizer import Tokenizer
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError
 
 PICTURE_WIDTH, PICTURE_HEIGHT = 64, 10
@@ -71,6 +73,7 @@ class Inspection:
     """Labels of other parts that the training part does not have."""
     shared: dict[Part, int] = field(default_factory=dict)
     """Documents of other parts whose text is in the training part."""
+    vocabulary: Vocabulary | None = None
 
     @property
     def first(self) -> PartStatistics:
@@ -96,6 +99,8 @@ class Inspection:
             rows.append(("labels that the training part lacks", f"{len(self.unseen):,}"))
         width = max(len(name) for name, _ in rows)
         lines = [f"{name:<{width}}  {value:>12}" for name, value in rows]
+        if self.vocabulary:
+            lines += ["", describe_vocabulary(self.vocabulary, self.counts)]
         if self.counts:
             lines += ["", *self._picture()]
         if warnings := self.warnings():
@@ -113,8 +118,10 @@ class Inspection:
             found += s.warnings(part)
             if s.unseen:
                 share = f"{s.unseen:,} of {s.labels:,} label assignments ({s.unseen / s.labels:.1%})"
-                found.append(f"{share} of {part} are of labels never seen in training: no model can predict them")
+                found.append(f"{share} of {part} are of labels never seen in training: {self._unseen()}")
         found += label_warnings(self.counts, self.first)
+        if self.vocabulary:
+            found += vocabulary_warnings(self.vocabulary, self.counts)
         lost = self.first.units_cut / max(self.first.units, 1)
         if lost > MUCH_CUT:
             found.append(
@@ -122,6 +129,13 @@ class Inspection:
                 "tokens: raise data.max_length, or read it all with data.long_text=memory"
             )
         return found
+
+    def _unseen(self) -> str:
+        """Whether labels without training documents can be predicted."""
+        if self.vocabulary is None:
+            return "no model can predict them without a vocabulary (docs/vocabulary.md)"
+        lacking = sum(label not in self.vocabulary.entries for label in self.unseen)
+        return f"{len(self.unseen) - lacking:,} of these {len(self.unseen):,} are in the vocabulary"
 
     def _picture(self) -> list[str]:
         labels = LabelSet.from_counter(self.counts)
@@ -174,10 +188,14 @@ class Distinct:
 
 
 def inspect_corpus(
-    corpus: Corpus, length: Length | None = None, advance: Callable[[int], None] = lambda _: None
+    corpus: Corpus,
+    length: Length | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+    *,
+    vocabulary: Vocabulary | None = None,
 ) -> Inspection:
     """Read each part once. `length`: where texts would be cut, by default at 512 tokens as in the paper."""
-    inspection = Inspection(length or Length(limit=512))
+    inspection = Inspection(length or Length(limit=512), vocabulary=vocabulary)
     parts: list[Part] = ["train"] if corpus.is_file else list(corpus.parts)
     words = Distinct()
     seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)

@@ -1,7 +1,8 @@
 """The label set: names in order of falling training frequency, which is the order the clusters need.
 
 Ties are broken by name, so that the order follows from the data alone. A label's id is its place in that order; ids
-never leave the package. Labels that only occur in test data get ids from `len(labels)` on, for the metrics.
+never leave the package. Labels of a vocabulary that no training document has come last, with a count of 0. Labels that
+only occur in test data get ids from `len(labels)` on, for the metrics.
 
 A label set lives on after training (`aplc labels`): added labels get the next ids, whatever their frequency; a renamed
 label keeps its id, a retired one keeps it and is never predicted, and one merged into another stands for that one.
@@ -47,8 +48,18 @@ class LabelSet:
             raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is not a label of this model")
 
     @classmethod
-    def from_counter(cls, counter: Counter[str], min_count: int = 1, *, name: str = "the training part") -> "LabelSet":
-        """The labels of at least `min_count` documents; `name` is the file's, for messages."""
+    def from_counter(
+        cls,
+        counter: Counter[str],
+        min_count: int = 1,
+        *,
+        more: Iterable[str] = (),
+        name: str = "the training part",
+    ) -> "LabelSet":
+        """The labels of at least `min_count` documents, and then those of `more` that no document has, by name.
+
+        `name` is the file's, for messages.
+        """
         if not counter:
             raise CorpusError(
                 f"{name}: no document has a label; rows need a list under 'labels', CSV files a column 'labels'; "
@@ -60,10 +71,16 @@ class LabelSet:
             raise CorpusError(
                 f"data.min_count = {min_count} leaves no label; the most frequent one has {most} documents"
             )
-        return cls(tuple(name for _, name in kept), np.array([-n for n, _ in kept], dtype=np.int64))
+        kept += [(0, label) for label in sorted(set(more) - counter.keys())]
+        return cls(tuple(label for _, label in kept), np.array([-n for n, _ in kept], dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def n_seen(self) -> int:
+        """Labels that training documents have: the first ones, before labels are added later."""
+        return int((self.counts > 0).sum())
 
     @cached_property
     def _rows(self) -> dict[str, int]:

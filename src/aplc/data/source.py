@@ -3,9 +3,11 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +15,11 @@ from numpy.typing import NDArray
 from aplc.config import DataConfig, TextsConfig
 from aplc.console import Screen
 from aplc.data.cache import VERSION, DocumentCache, Encode
-from aplc.data.checks import PartCheck, label_warnings
+from aplc.data.checks import PartCheck, label_warnings, named, shorten
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError
 from aplc.files import cache_root, digest
 
@@ -33,20 +36,40 @@ class Source:
     """Where derived files go."""
     name: str = "the training part"
     """For messages: the file that `train` reads."""
+    read_vocabulary: Callable[[], Vocabulary | None] = lambda: None
+    """Called when it is needed first: pretraining has no use for it."""
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus) -> "Source":
+    def from_corpus(cls, corpus: Corpus, vocabulary: Path | None = None, language: str | None = None) -> "Source":
+        """A corpus with its own vocabulary, or with that of a file; `language` is for `Vocabulary.read`."""
+        file = vocabulary or corpus.vocabulary_file
         dev = (lambda: corpus.documents("dev")) if "dev" in corpus.parts else None
         hashes = corpus.fingerprint("train"), corpus.fingerprint("dev") if dev else None
         key = digest(*hashes, corpus.bad_rows.mode, *corpus.columns.key)
-        return cls(lambda: corpus.documents("train"), dev, key, cache_root(), str(corpus.file("train")))
+        return cls(
+            *(lambda: corpus.documents("train"), dev, key, cache_root(), str(corpus.file("train"))),
+            read_vocabulary=lambda: Vocabulary.read(file, language) if file else None,
+        )
 
     @classmethod
     @contextlib.contextmanager
-    def from_memory(cls, documents: list[Document]) -> Iterator["Source"]:
+    def from_memory(cls, documents: list[Document], vocabulary: Vocabulary | None = None) -> Iterator["Source"]:
         """Documents at hand; derived files live as long as the block."""
         with tempfile.TemporaryDirectory(prefix="aplc-") as folder:
-            yield cls(lambda: iter(documents), None, "memory", Path(folder))
+            yield cls(lambda: iter(documents), None, "memory", Path(folder), read_vocabulary=lambda: vocabulary)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        return self.read_vocabulary()
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run on it is started with, and must be resumed with."""
+        return {"corpus": self.key, "vocabulary": self.vocabulary.key if self.vocabulary else None}
+
+    def more_labels(self, config: DataConfig) -> Collection[str]:
+        """Labels that the vocabulary adds to those of the documents."""
+        return self.vocabulary.entries.keys() if self.vocabulary and config.vocabulary_labels == "all" else ()
 
     def encoded(
         self,
@@ -81,6 +104,10 @@ class TrainingData:
     valid_rows: NDArray[np.int64]
     """Numbers of the documents held out: of the dev part where there is one, else of the training part."""
 
+    @property
+    def vocabulary(self) -> Vocabulary | None:
+        return self.source.vocabulary
+
     def held_out(self) -> Iterator[Document]:
         """The held-out documents, read again."""
         if self.source.dev:
@@ -93,6 +120,7 @@ class TrainingData:
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
     """Count labels, say what looks wrong, and choose the documents to hold out."""
+    more = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
     counter: Counter[str] = Counter()
     check, n_characters = PartCheck(), 0
     with screen.bar("counting labels") as advance:
@@ -104,13 +132,17 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
     n_documents = check.documents
     if n_documents == 0:
         raise CorpusError(f"{source.name}: no documents to train on")
-    labels = LabelSet.from_counter(counter, config.min_count, name=source.name)
-    left_out = len(counter) - len(labels)
+    labels = LabelSet.from_counter(counter, config.min_count, more=more, name=source.name)
+    left_out = len(counter) - labels.n_seen
     screen.say(
-        f"corpus: {n_documents:,} training documents, {len(labels):,} labels"
+        f"corpus: {n_documents:,} training documents, {labels.n_seen:,} labels"
         + (f" ({left_out:,} rarer than data.min_count = {config.min_count} left out)" if left_out else "")
     )
-    for warning in [*check.warnings("train"), *label_warnings(counter, check)]:
+    warnings = [*check.warnings("train"), *label_warnings(counter, check)]
+    if source.vocabulary:
+        screen.say(describe_vocabulary(source.vocabulary, counter, all_labels=bool(more)))
+        warnings += vocabulary_warnings(source.vocabulary, counter)
+    for warning in warnings:
         screen.say(f"warning: {warning}")
     train_rows, valid_rows = split_rows(source, n_documents, config, seed)
     if source.dev:
@@ -120,6 +152,32 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
     else:
         screen.say(f"validation: none (data.validation = {config.validation} of {n_documents:,} documents)")
     return TrainingData(source, labels, n_documents, n_characters, train_rows, valid_rows)
+
+
+def describe_vocabulary(vocabulary: Vocabulary, counter: Counter[str], *, all_labels: bool = True) -> str:
+    """A line: how many entries, how many labels of the corpus have none, how many labels have no training document."""
+    lacking = [label for label in counter if label not in vocabulary.entries]
+    without = len(vocabulary.entries) - (len(counter) - len(lacking))
+    parts = [f"vocabulary: {len(vocabulary.entries):,} entries in {vocabulary.file}"]
+    if lacking:
+        examples = named([shorten(label) for label in lacking])
+        parts.append(f"{len(lacking):,} of the corpus' {len(counter):,} labels have none ({examples})")
+    if without:
+        left_out = "" if all_labels else ", and are left out (data.vocabulary_labels = seen)"
+        parts.append(f"{without:,} labels have no training document{left_out}")
+    return "; ".join(parts)
+
+
+def vocabulary_warnings(vocabulary: Vocabulary, counter: Counter[str]) -> list[str]:
+    """What looks wrong with a vocabulary for a corpus with these labels."""
+    found = vocabulary.warnings()
+    if counter and not counter.keys() & vocabulary.entries.keys():
+        (label, *_), (other, *_) = counter, vocabulary.entries
+        found.append(
+            f"{vocabulary.file}: none of its labels is in the training part; is its 'label' what documents carry, as "
+            f"{shorten(label)!r}? Its first is {shorten(other)!r}"
+        )
+    return found
 
 
 def split_rows(

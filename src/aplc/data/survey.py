@@ -36,7 +36,12 @@ def survey_source(source: Source, config: DataConfig, sample_size: int, screen: 
     """`survey` of a source's training part, with a progress bar."""
     with screen.bar("counting labels") as advance:
         return survey(
-            source.train(), sample_size=sample_size, min_count=config.min_count, name=source.name, advance=advance
+            source.train(),
+            sample_size=sample_size,
+            min_count=config.min_count,
+            more=source.more_labels(config),
+            name=source.name,
+            advance=advance,
         )
 
 
@@ -45,10 +50,12 @@ def survey(
     *,
     sample_size: int,
     min_count: int = 1,
+    more: Iterable[str] = (),
     name: str = "the training part",
     advance: Callable[[], None] = lambda: None,
 ) -> Survey:
-    """Read `documents` once. Labels of fewer than `min_count` documents are left out; `name` is for messages."""
+    """Read `documents` once. Labels of fewer than `min_count` documents are left out, and those of `more` that no
+    document has come last; `name` is for messages."""
     first_ids: dict[str, int] = {}
     ids, lengths = array("i"), array("i")
     sample = Reservoir[Document](sample_size)
@@ -63,7 +70,8 @@ def survey(
         raise CorpusError(f"{name}: no documents to train on")
     found = np.array(ids, dtype=np.int64)
     counts = np.bincount(found, minlength=len(first_ids)).tolist()
-    labels = LabelSet.from_counter(Counter(dict(zip(first_ids, counts, strict=True))), min_count, name=name)
+    counter = Counter(dict(zip(first_ids, counts, strict=True)))
+    labels = LabelSet.from_counter(counter, min_count, more=more, name=name)
     rank = np.array([labels.index.get(name, -1) for name in first_ids])[found]
     document_of = np.repeat(np.arange(len(lengths)), lengths)[rank >= 0]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(document_of, minlength=len(lengths)))])

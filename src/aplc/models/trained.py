@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from aplc.config import Config
 from aplc.data.labels import LabelSet
+from aplc.data.vocabulary import Vocabulary
 from aplc.models.base import LabelModel
 from aplc.models.calibration import Calibration, Ranking
 
@@ -30,6 +31,8 @@ class TrainedTagger:
     """Number of held-out documents, and metrics and bands on them, for the card."""
     evaluation: dict[str, Any] | None = None
     """What `aplc evaluate --json` left in the folder, for the card."""
+    vocabulary: Vocabulary | None = None
+    """What labels are called, and their hierarchy and schemes."""
 
     @cached_property
     def ranking(self) -> Ranking:

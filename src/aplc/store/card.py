@@ -37,7 +37,7 @@ tagger.predict("a text", top_k=5)  # [(label, probability), ...]
 
 {n_documents:,} training documents. Label-set version {label_version}: {n_labels:,} labels in use (`labels.txt`).
 The label in the middle of the frequency order has {median:,} training documents.
-{changes}
+{vocabulary}{changes}
 ## How good it is
 
 {metrics}
@@ -74,13 +74,14 @@ _LONG = {"truncate": "cut there", "memory": "read on in segments", "windows": "r
 def model_card(trained: TrainedTagger) -> str:
     """The text of README.md in a model folder."""
     labels, data, kind = trained.labels, trained.config.data, KINDS[trained.config.model.kind]
-    counts = sorted(labels.counts[labels.active].tolist())
+    counts = sorted(labels.counts[labels.active & (labels.counts > 0)].tolist())
     return TEMPLATE.format(
         n_labels=labels.n_in_use,
         version=__version__,
         n_documents=trained.n_documents,
         label_version=labels.version,
-        median=counts[len(counts) // 2],
+        median=counts[len(counts) // 2] if counts else 0,
+        vocabulary=_vocabulary(trained),
         changes=_changes(labels),
         metrics=_metrics(trained.held_out, trained.evaluation),
         calibration=_calibration(trained.calibration),
@@ -92,6 +93,17 @@ def model_card(trained: TrainedTagger) -> str:
             if section in kind.sections
             for name, value in values.items()
         ),
+    )
+
+
+def _vocabulary(trained: TrainedTagger) -> str:
+    if trained.vocabulary is None:
+        return ""
+    labels, entries = trained.labels, trained.vocabulary.entries
+    n_entries, n_without = sum(name in entries for name in labels.names), len(labels) - labels.n_seen
+    return (
+        f"A vocabulary (`vocabulary.jsonl`) has entries for {n_entries:,} of the labels; "
+        f"{n_without:,} labels have no training document.\n"
     )
 
 

@@ -2,8 +2,8 @@
 
 config.json (settings, changes of the label set, digests of the files, what the kind of model needs to be built again),
 model.safetensors (of a model of two parts also words.safetensors and blend.safetensors), tokenizer.json where the model
-has one, labels.txt, label_counts.npy, README.md, calibration.json where documents were held out to learn it from, and
-evaluation.json where the model was evaluated.
+has one, labels.txt, label_counts.npy, README.md, calibration.json where documents were held out to learn it from,
+evaluation.json where the model was evaluated, and vocabulary.jsonl where it was trained with a vocabulary.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from aplc.config import Config
 from aplc.data.corpus import corpus_parts
 from aplc.data.labels import LabelSet
+from aplc.data.vocabulary import VOCABULARY, Vocabulary
 from aplc.errors import ModelError
 from aplc.files import atomic_folder, atomic_write, new_folder, read_json, write_json
 from aplc.machine import is_main_process
@@ -44,6 +45,7 @@ def load_tagger(folder: Path | str) -> TrainedTagger:
         Calibration.load(folder),
         sound(settings.get("held_out")),
         read_evaluation(folder / EVALUATION),
+        Vocabulary.load(folder),
     )
 
 
@@ -79,6 +81,10 @@ def _save_frame(trained: TrainedTagger, folder: Path) -> None:
         write_json(folder / EVALUATION, trained.evaluation)
     elif is_main_process():
         (folder / EVALUATION).unlink(missing_ok=True)
+    if trained.vocabulary:
+        trained.vocabulary.only(trained.labels.names).save(folder)
+    elif is_main_process():
+        (folder / VOCABULARY).unlink(missing_ok=True)
     save_card(trained, folder)
     write_json(
         folder / CONFIG,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from aplc.data.labels import COUNTS, NAMES
 from aplc.data.tokenizer import TOKENIZER_FILE
+from aplc.data.vocabulary import VOCABULARY
 from aplc.files import MB, check_file
 from aplc.models.base import BLEND_FILE, CLUSTERS_GRAPH, ENCODER_GRAPH, WORDS_FILE
 from aplc.models.calibration import CALIBRATION_FILE
@@ -41,6 +42,7 @@ MODEL_FILES = (
     ModelFile(TOKENIZER_FILE, 500 * MB),
     ModelFile(NAMES),
     ModelFile(COUNTS),
+    ModelFile(VOCABULARY, 2_000 * MB),
     ModelFile(CALIBRATION_FILE, 10 * MB),
     ModelFile(CARD, 100 * MB, has_digest=False),
     ModelFile(EVALUATION, 100 * MB, has_digest=False),

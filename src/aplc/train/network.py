@@ -169,7 +169,7 @@ class Tokens:
             train = valid = tokenize(source, "train", tokenizer, labels, screen, data.n_documents)
             if source.dev:
                 valid = tokenize(source, "dev", tokenizer, labels, screen)
-        identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": tokenizer.fingerprint}
+        identity = {"config": config.to_dict(), **source.identity, "tokenizer": tokenizer.fingerprint}
         return cls(tokenizer, train, valid, identity)
 
 
@@ -209,7 +209,7 @@ def fit_network(
         valid_rows=data.valid_rows,
     )
     loop.begin(run, folder, tokens.identity)
-    trained = TrainedTagger(config, whole(model), data.labels, data.n_documents)
+    trained = TrainedTagger(config, whole(model), data.labels, data.n_documents, vocabulary=data.vocabulary)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)

@@ -85,7 +85,8 @@ def rename_label(trained: TrainedTagger, old: str, new: str) -> TrainedTagger:
     names = (*labels.names[:row], new, *labels.names[row + 1 :])
     aliases = {name: new if target == old else target for name, target in labels.aliases.items() if name != new}
     changed = replace(labels, names=names, aliases=aliases | {old: new})
-    return replace(trained, labels=_next_version(changed, "rename", [old], to=new))
+    vocabulary = trained.vocabulary and trained.vocabulary.renamed(old, new)
+    return replace(trained, labels=_next_version(changed, "rename", [old], to=new), vocabulary=vocabulary)
 
 
 def merge_labels(trained: TrainedTagger, names: Sequence[str], into: str) -> TrainedTagger:

@@ -1,0 +1,76 @@
+"""Guards training with a vocabulary: the model folder keeps it, and a run is not resumed with another one."""
+
+import shutil
+
+import pytest
+
+from aplc import Tagger
+from aplc.config import Config
+from aplc.data.corpus import Corpus
+from aplc.data.source import Source
+from aplc.data.vocabulary import Vocabulary
+from aplc.errors import ModelError
+from aplc.store.folder import load_tagger
+from helpers import TOPICS, aplc, fails, ok, topic_rows, write_rows
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A corpus with a vocabulary, and a words model of it."""
+    path = tmp_path_factory.mktemp("vocabulary")
+    write_rows(path / "train.jsonl", topic_rows(200, seed=1))
+    names = {label: label.title() for label in TOPICS if label != "rare"}
+    rows = [{"label": label, "name": name, "broader": ["things"]} for label, name in names.items()]
+    rows += [{"label": "things"}, {"label": "sports", "name": "Football and tennis"}, {"label": "elsewhere"}]
+    write_rows(path / "vocabulary.jsonl", rows)
+    ok(aplc("train", path, "--preset", "words", "--out", path / "model"))
+    return path
+
+
+def test_the_model_folder_keeps_the_vocabulary(folder):
+    trained = load_tagger(folder / "model")
+    assert trained.vocabulary.entries == Vocabulary.read(folder / "vocabulary.jsonl").entries
+    assert trained.labels.names[-3:] == ("elsewhere", "sports", "things")
+    assert trained.labels.n_seen == len(TOPICS)
+    card = (folder / "model" / "README.md").read_text()
+    assert "has entries for 8 of the labels; 3 labels have no training document." in card
+
+
+def test_a_changed_vocabulary_is_not_resumed_with(folder, tmp_path):
+    again = ("train", folder, "--preset", "words", "--out", folder / "model", "--resume")
+    assert "this run is finished" in aplc(*again).stderr
+    write_rows(tmp_path / "other.jsonl", [{"label": "animals"}])
+    fails(aplc(*again, "--vocabulary", tmp_path / "other.jsonl"), "can't resume, the vocabulary has changed")
+
+
+def test_a_damaged_or_hostile_vocabulary_is_refused(folder, tmp_path):
+    model = shutil.copytree(folder / "model", tmp_path / "model")
+    write_rows(model / "vocabulary.jsonl", [{"label": "a", "broader": ["a"]}])
+    with pytest.raises(ModelError, match="has changed since the model was saved"):
+        load_tagger(model)
+
+
+def test_renaming_a_label_renames_its_entry(folder, tmp_path):
+    ok(aplc("labels", "rename", folder / "model", "animals", "fauna", "--out", tmp_path / "renamed"))
+    vocabulary = load_tagger(tmp_path / "renamed").vocabulary
+    assert vocabulary.name_of("fauna") == "Animals"
+    assert "fauna" in vocabulary.below("things")
+
+
+def test_fit_takes_names_by_label(tmp_path):
+    rows = topic_rows(60, seed=3)
+    texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
+    tagger = Tagger("words").fit(texts, labels, vocabulary={"animals": "Beasts", "sports": {"names": ["tennis"]}})
+    assert tagger.trained.vocabulary.name_of("animals") == "Beasts"
+    assert tagger.classes_[-1] == "sports"
+    tagger.save_pretrained(tmp_path / "model")
+    assert Tagger.from_pretrained(tmp_path / "model").trained.vocabulary == tagger.trained.vocabulary
+    Tagger("words").fit(texts, labels).save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model" / "vocabulary.jsonl").exists()
+
+
+def test_no_vocabulary_changes_nothing(corpus):
+    source = Source.from_corpus(Corpus.open(corpus))
+    assert source.vocabulary is None
+    assert source.identity == {"corpus": source.key, "vocabulary": None}
+    assert source.more_labels(Config().data) == ()
