@@ -95,6 +95,14 @@ def train(
     out: Annotated[Path, typer.Option(help="Folder for the model, its checkpoints and metrics.jsonl.")],
     preset: PresetOption = AUTO,
     set_: SetOption = None,
+    more: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Train on the documents of this file, too: feedback of aplc serve, or any corpus file. None of them "
+            "is held out. Can be given several times.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
     ] = False,
@@ -112,7 +120,7 @@ def train(
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
 
-        train_run(Source.from_corpus(opened), config, out, resume=resume, screen=screen)
+        train_run(Source.from_corpus(opened, more or []), config, out, resume=resume, screen=screen)
     print(f"model: {out}")
 
 

@@ -169,7 +169,7 @@ class Tokens:
             train = valid = tokenize(source, "train", tokenizer, labels, screen, data.n_documents)
             if source.dev:
                 valid = tokenize(source, "dev", tokenizer, labels, screen)
-        identity = {"config": config.to_dict(), "corpus": source.key, "tokenizer": tokenizer.fingerprint}
+        identity = {"config": config.to_dict(), **source.identity, "tokenizer": tokenizer.fingerprint}
         return cls(tokenizer, train, valid, identity)
 
 

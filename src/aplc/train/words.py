@@ -18,7 +18,7 @@ from aplc.words.fit import fit_words, without_effect
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
     """Fit a words model and leave it in the folder."""
-    identity = {"config": config.to_dict(), "corpus": data.source.key}
+    identity = {"config": config.to_dict(), **data.source.identity}
     folder.check(identity)
     if folder.started and (folder.path / WEIGHTS).is_file() and not lost_files(folder.path):
         screen.say(f"this run is finished; its model is in {folder.path}")
