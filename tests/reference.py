@@ -52,10 +52,23 @@ def multi_hot(labels: Tensor, n_labels: int) -> Tensor:
     return y
 
 
-def cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor:
-    """Equations 3-5, or the released code's variant, sample by sample and cluster by cluster."""
+def cluster_loss(
+    layer: LabelClusters,
+    hidden: Tensor,
+    labels: Tensor,
+    partial: Tensor | None = None,
+    rejected: Tensor | None = None,
+) -> Tensor:
+    """Equations 3-5, or the released code's variant, sample by sample and cluster by cluster.
+
+    Of partial samples only their own and the rejected labels have a term; all else is as if nothing were masked.
+    """
     z, c = cluster_logits(layer, hidden)
-    y = multi_hot(labels, layer.n_labels)
+    y, known = multi_hot(labels, layer.n_labels), torch.ones(len(hidden), layer.n_labels, dtype=torch.bool)
+    touching = y.clone()
+    for i in range(len(hidden)) if partial is not None else ():
+        if partial[i]:
+            known[i] = touching[i] = y[i] | multi_hot(rejected[i : i + 1], layer.n_labels)[0]
     losses, sizes = [], []
     for i in range(len(hidden)):
         loss, size = hidden.new_zeros(()), 0
@@ -63,14 +76,15 @@ def cluster_loss(layer: LabelClusters, hidden: Tensor, labels: Tensor) -> Tensor
             here = slice(start, stop)
             if cluster == 0 or cluster > len(layer.tails):
                 log_p, log_not_p = F.logsigmoid(z[i, here]), F.logsigmoid(-z[i, here])
-            elif y[i, here].any():
+            elif touching[i, here].any():
                 log_p, log_not_p = log_product(z[i, here], c[i, here])
             elif layer.objective == "released":
-                loss, size = loss - F.logsigmoid(-c[i, start]), size + 1
+                masked = partial is not None and bool(partial[i])
+                loss, size = loss - (0 if masked else F.logsigmoid(-c[i, start])), size + 1
                 continue
             else:
                 continue
-            loss = loss - torch.where(y[i, here], log_p, log_not_p).sum()
+            loss = loss - torch.where(y[i, here], log_p, log_not_p)[known[i, here]].sum()
             size += stop - start
         losses.append(loss)
         sizes.append(size)

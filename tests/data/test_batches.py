@@ -21,6 +21,17 @@ def test_collator_pads_left_and_keeps_the_special_tokens():
     assert right.input_ids.tolist() == [[10, 4, 3, 5], [10, 11, 4, 3]]
 
 
+def test_partly_reviewed_documents_carry_what_they_reject():
+    collate = Collator(TEMPLATE, max_length=6)
+    assert collate([[10], [11]], [[1], []], [None, None]).partial is None
+    batch = collate([[10], [11], [12]], [[1], [], [2]], [None, [4, 0], []])
+    assert batch.partial.tolist() == [False, True, True]
+    assert batch.rejected.tolist() == [[-100, -100], [4, 0], [-100, -100]]
+    first, second = batch.split(2)
+    assert (first.rejected.tolist(), second.partial.tolist()) == ([[-100, -100], [4, 0]], [True])
+    assert len(list(batch)) == 6
+
+
 @pytest.fixture
 def batches():
     lengths, n_labels = np.random.default_rng(0).integers(0, 40, 230), np.arange(230) % 3

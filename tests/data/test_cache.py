@@ -112,6 +112,8 @@ def test_build_cut_short_goes_on_where_it_stopped(tmp_path, monkeypatch, stop):
     monkeypatch.setattr("aplc.data.cache.ENCODED_AT_ONCE", 7)
     monkeypatch.setattr("aplc.data.cache.NOTE_EVERY", 2)
     many = documents(TEXTS * 35)
+    for document in many[::5]:
+        document.partial, document.rejected = True, ("b", "c")[: len(document.labels)]
 
     def killed():
         yield from many[:stop]
@@ -124,8 +126,9 @@ def test_build_cut_short_goes_on_where_it_stopped(tmp_path, monkeypatch, stop):
     whole = build(tmp_path / "whole", many)
     assert advanced[0] == stop // 14 * 14
     assert sum(advanced) == len(many)
-    for name in ("items", "offsets", "label_ids", "label_offsets"):
+    for name in ("items", "offsets", "label_ids", "label_offsets", "partial", "rejected_ids", "rejected_offsets"):
         assert getattr(parts, name).tolist() == getattr(whole, name).tolist()
+    assert parts.partial.tolist() == list(range(0, 140, 5))
     assert {path.name for path in (tmp_path / "parts").iterdir()} == {p.name for p in (tmp_path / "whole").iterdir()}
 
 

@@ -1,4 +1,4 @@
-"""Small layers, hidden states and label lists for the tests of label clusters."""
+"""Small layers, hidden states and label lists for the tests of label clusters, and how gradients are compared."""
 
 import torch
 from hypothesis import strategies as st
@@ -49,3 +49,24 @@ def make(seed=0, **options):
     torch.manual_seed(seed)
     layer = LabelClusters(16, [20, 40], 80, **options)
     return layer, torch.randn(6, 16), torch.randint(0, 80, (6, 4))
+
+
+def gradients(loss, layer, hidden):
+    inputs = [hidden, *layer.parameters()]
+    found = torch.autograd.grad(loss, inputs, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+
+
+def assert_same_by_name(layer, found, expected, tolerance):
+    """The error of each gradient is relative to its own norm, with two exceptions. Behind a LayerNorm over few values
+    gradients are tiny, and PyTorch's own backward pass computes them badly: there it is relative to ten times the norm
+    of all gradients. A bias' gradient may be a sum that cancels: there it is relative to that norm."""
+    whole = torch.cat([g.flatten() for g in expected]).norm()
+    names = ["hidden", *(name for name, _ in layer.named_parameters())]
+    for name, a, b in zip(names, found, expected, strict=True):
+        scale = max(b.norm().item(), 1e-12)
+        if layer.tail == "norm-relu" and (name == "hidden" or "project" in name):
+            scale = 10 * whole
+        elif name.endswith(".bias") and "norm" not in name:
+            scale = whole
+        assert (a.double() - b).norm() <= tolerance * scale, name

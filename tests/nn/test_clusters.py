@@ -5,7 +5,7 @@ import io
 
 import pytest
 import torch
-from cluster_cases import OBJECTIVES, TAILS, cases, make, pad
+from cluster_cases import OBJECTIVES, TAILS, assert_same_by_name, cases, gradients, make, pad
 from hypothesis import HealthCheck, given, settings
 
 from aplc import native
@@ -13,31 +13,10 @@ from aplc.nn.clusters import LabelClusters
 from reference import cluster_loss, naive_cluster_loss
 
 
-def gradients(loss, layer, hidden):
-    inputs = [hidden, *layer.parameters()]
-    found = torch.autograd.grad(loss, inputs, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
-
-
 def assert_same(found, expected, tolerance):
     for a, b in zip(found, expected, strict=True):
         assert a.shape == b.shape
         assert (a.double() - b).abs().max() <= tolerance * max(b.abs().max().item(), 1e-12)
-
-
-def assert_same_by_name(layer, found, expected, tolerance):
-    """The error of each gradient is relative to its own norm, with two exceptions. Behind a LayerNorm over few values
-    gradients are tiny, and PyTorch's own backward pass computes them badly: there it is relative to ten times the norm
-    of all gradients. A bias' gradient may be a sum that cancels: there it is relative to that norm."""
-    whole = torch.cat([g.flatten() for g in expected]).norm()
-    names = ["hidden", *(name for name, _ in layer.named_parameters())]
-    for name, a, b in zip(names, found, expected, strict=True):
-        scale = max(b.norm().item(), 1e-12)
-        if layer.tail == "norm-relu" and (name == "hidden" or "project" in name):
-            scale = 10 * whole
-        elif name.endswith(".bias") and "norm" not in name:
-            scale = whole
-        assert (a.double() - b).norm() <= tolerance * scale, name
 
 
 @pytest.mark.usefixtures("compiled_or_not")  # float64 is never compiled

@@ -102,6 +102,14 @@ def train(
     vocabulary: VocabularyOption = None,
     language: LanguageOption = None,
     set_: SetOption = None,
+    more: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="Train on the documents of this file, too: feedback of aplc serve, or any corpus file. None of them "
+            "is held out. Can be given several times.",
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
     ] = False,
@@ -119,7 +127,7 @@ def train(
         from aplc.data.source import Source
         from aplc.train.run import train as train_run
 
-        source = Source.from_corpus(opened, vocabulary, language)
+        source = Source.from_corpus(opened, vocabulary, language, more or [])
         train_run(source, config, out, resume=resume, screen=screen)
     print(f"model: {out}")
 

@@ -35,6 +35,8 @@ class Batch:
     attention_mask: Tensor  # (B, T), 0 for padding
     token_type_ids: Tensor  # (B, T)
     labels: Tensor  # (B, P), padded with NO_LABEL
+    partial: Tensor | None = None  # (B,), True where labels in neither list are unknown; None where nowhere
+    rejected: Tensor | None = None  # (B, Q), what partial documents reject, padded with NO_LABEL; None with partial
 
     def to(self, device: torch.device) -> "Batch":
         if device.type != "cuda":
@@ -46,7 +48,7 @@ class Batch:
         return [Batch(*tensors) for tensors in zip(*(tensor.tensor_split(parts) for tensor in self), strict=True)]
 
     def __iter__(self) -> Iterator[Tensor]:
-        return iter(vars(self).values())
+        return (tensor for tensor in vars(self).values() if tensor is not None)
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -61,7 +63,13 @@ class Collator:
     """Tokens a row may have, special tokens included."""
     pad_left: bool = True
 
-    def __call__(self, tokens: Sequence[Sequence[int] | NDArray], labels: Sequence[Sequence[int] | NDArray]) -> Batch:
+    def __call__(
+        self,
+        tokens: Sequence[Sequence[int] | NDArray],
+        labels: Sequence[Sequence[int] | NDArray],
+        rejected: Sequence[Sequence[int] | NDArray | None] | None = None,
+    ) -> Batch:
+        """`rejected`: of each document that is only partly reviewed what it rejects, of others None."""
         template = self.template
         bodies = [row[: self.room] for row in tokens]
         width = max(len(body) for body in bodies) + template.size
@@ -74,10 +82,11 @@ class Collator:
             types = (*template.prefix_types, *[0] * len(body), *template.suffix_types)
             place = slice(width - len(row), width) if self.pad_left else slice(0, len(row))
             input_ids[i, place], attention_mask[i, place], token_type_ids[i, place] = row, 1, types
-        label_ids = np.full((len(bodies), max(1, *map(len, labels))), NO_LABEL, dtype=np.int64)
-        for i, ids in enumerate(labels):
-            label_ids[i, : len(ids)] = ids
-        return Batch(*map(torch.from_numpy, (input_ids, attention_mask, token_type_ids, label_ids)))
+        arrays = [input_ids, attention_mask, token_type_ids, _padded(labels)]
+        partial = np.array([own is not None for own in rejected or ()], dtype=bool)
+        if rejected is not None and partial.any():
+            arrays += [partial, _padded([() if own is None else own for own in rejected])]
+        return Batch(*map(torch.from_numpy, arrays))
 
     @property
     def room(self) -> int:
@@ -90,6 +99,14 @@ class Collator:
         if len(offsets) <= self.room:
             return len(text)
         return max((stop for _, stop in offsets[: self.room]), default=0)
+
+
+def _padded(lists: Sequence[Sequence[int] | NDArray]) -> NDArray[np.int64]:
+    """Lists of label ids as rows, filled up with NO_LABEL."""
+    ids = np.full((len(lists), max(1, *map(len, lists))), NO_LABEL, dtype=np.int64)
+    for row, own in zip(ids, lists, strict=True):
+        row[: len(own)] = own
+    return ids
 
 
 @dataclass(frozen=True)
@@ -123,7 +140,9 @@ class Batches:
         return prefetch(self.batch, self.order(epoch)[start:])
 
     def batch(self, rows: NDArray[np.int64]) -> Batch:
-        return self.collate(*zip(*map(self.cache.document, rows), strict=True))
+        tokens, labels = zip(*map(self.cache.document, rows), strict=True)
+        rejected = [self.cache.rejected(int(i)) for i in rows] if len(self.cache.partial) else None
+        return self.collate(tokens, labels, rejected)
 
 
 def by_length(lengths: Sequence[int], batch_size: int) -> list[NDArray[np.int64]]:

@@ -48,7 +48,7 @@ class PartCheck:
     def add(self, document: Document) -> None:
         self.documents += 1
         self.labels += len(document.labels)
-        self.unlabelled += not document.labels
+        self.unlabelled += not document.labels and not document.partial
         if not document.text or document.text.isspace():
             self.empty += 1
         else:

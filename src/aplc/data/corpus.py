@@ -1,7 +1,7 @@
 """A corpus: a folder with train, dev and test files, or a single file.
 
 This is the one place that decides which file is which part. `fingerprint` hashes a part's content, so that caches made
-from a file are not used once it has changed.
+from a file are not used once it has changed. A `Snapshot` is a file that may grow meanwhile.
 """
 
 import hashlib
@@ -77,8 +77,39 @@ class Corpus:
 
     def fingerprint(self, part: Part) -> str:
         """A hash of the part's bytes."""
-        digest = hashlib.blake2b(digest_size=16)
-        with self.file(part).open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-        return digest.hexdigest()
+        return fingerprint_of(self.file(part))
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A file as it is when it is opened: what a server adds to its feedback afterwards is not read."""
+
+    path: Path
+    size: int
+    bad_rows: BadRows
+    columns: Columns
+
+    @classmethod
+    def open(cls, path: Path, bad_rows: BadRows, columns: Columns) -> "Snapshot":
+        if not path.is_file():
+            what = "is a folder; give one file" if path.is_dir() else "no such file"
+            raise CorpusError(f"{path}: {what}")
+        return cls(path, path.stat().st_size, bad_rows, columns)
+
+    def documents(self) -> Iterator[Document]:
+        return read_documents(self.path, self.bad_rows, self.columns, size=self.size)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.path, self.size)
+
+
+def fingerprint_of(path: Path, size: int | None = None) -> str:
+    """A hash of a file's bytes, or of the first `size` of them."""
+    digest = hashlib.blake2b(digest_size=16)
+    left = path.stat().st_size if size is None else size
+    with path.open("rb") as stream:
+        while left > 0 and (block := stream.read(min(left, 1 << 20))):
+            digest.update(block)
+            left -= len(block)
+    return digest.hexdigest()

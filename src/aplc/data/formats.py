@@ -3,10 +3,11 @@
 JSON Lines: `{"text": ..., "labels": [...]}` per line. JSON: one list of such objects. CSV and TSV: columns `text` and
 `labels`, the latter a list or names separated by `;`. Parquet: column `labels` of lists, or text as in CSV. `.txt`: one
 text per line, no labels. All but Parquet may be gzipped. `Columns` says which columns are read if they have other
-names. A row that can't be read raises `CorpusError` with file and line; with `BadRows("skip")` it is written to a
-rejects file instead.
+names. A line of JSON may be feedback instead (`feedback.py`). A row that can't be read raises `CorpusError` with file
+and line; with `BadRows("skip")` it is written to a rejects file instead.
 """
 
+import contextlib
 import csv
 import gzip
 import io
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, cast
 
 from aplc.data.columns import BadRow, Columns, clean_names, is_unicode, listed
+from aplc.data.feedback import Review, is_feedback, last_lines, read_review
 from aplc.data.json_list import read_list
 from aplc.errors import CorpusError
 from aplc.machine import is_main_process, n_processes
@@ -48,6 +50,10 @@ class Document:
     """Columns that were to be carried along (`Columns.keep`), as they are in the file."""
     names: tuple[str, ...] = field(default=(), compare=False)
     """The row's own columns, where some were to be carried along."""
+    rejected: tuple[str, ...] = ()
+    """Labels that a person said are wrong."""
+    partial: bool = False
+    """Whether nothing is known of labels that are in neither list; otherwise labels not in `labels` are wrong."""
 
 
 @dataclass
@@ -79,15 +85,21 @@ class BadRows:
 
 
 def read_documents(
-    path: Path | str, bad_rows: BadRows | None = None, columns: Columns | None = None
+    path: Path | str, bad_rows: BadRows | None = None, columns: Columns | None = None, *, size: int | None = None
 ) -> Iterator[Document]:
-    """Stream the documents of one file, or of standard input (`-`, JSON Lines)."""
+    """Stream the documents of one file, or of standard input (`-`, JSON Lines).
+
+    Of a .jsonl file only the first `size` bytes are read, if given: a server may be adding to it.
+    """
     bad_rows, columns = bad_rows or BadRows(), columns or Columns()
     name = str(path).lower()
     if name == STDIN:
         if n_processes() > 1:
             raise CorpusError("standard input can't be shared by several processes; give a file")
         yield from _read_lines(path, sys.stdin.buffer, bad_rows, columns)
+    elif name.endswith(".jsonl") and size is not None:
+        with open_bytes(Path(path)) as stream:
+            yield from _read_lines(path, stream, bad_rows, columns, size)
     elif name.endswith(".parquet"):
         yield from _read_parquet(Path(path), bad_rows, columns)
     elif name.endswith(SUFFIXES):
@@ -108,28 +120,61 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def _document(row: Mapping[str, Any], line: int, columns: Columns, *, cells: bool = False) -> Document:
-    text, labels, identity = columns.read(row, cells=cells)
+    return Document(*columns.read(row, cells=cells), line, *_kept(row, columns))
+
+
+def _kept(row: Mapping[str, Any], columns: Columns) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """`Document.kept` and `Document.names`."""
     kept = columns.kept(row)
     if kept is not None and not is_unicode(json.dumps(kept, ensure_ascii=False, default=str)):
         raise BadRow("not valid Unicode; save the file as UTF-8")
-    return Document(text, labels, identity, line, kept, () if kept is None else tuple(row))
+    return kept, () if kept is None else tuple(row)
 
 
-def _read_lines(path: Path | str, stream: BinaryIO, bad_rows: BadRows, columns: Columns) -> Iterator[Document]:
-    for line, raw in _lines(stream):
+def _read_lines(
+    path: Path | str, stream: BinaryIO, bad_rows: BadRows, columns: Columns, size: int | None = None
+) -> Iterator[Document]:
+    last: set[int] | None = None  # lines of feedback that no later one replaces
+    for line, raw in _lines(stream, size):
         try:
-            text = _decode(raw)
-            if line == 1:
-                _check_first(path, text)
-            try:
-                row = json.loads(text)
-            except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
-                raise BadRow(_not_json(error)) from None
-            if not isinstance(row, dict):
-                raise BadRow(_not_an_object(row))
-            yield _document(row, line, columns)
+            row = _object(path, line, raw)
+            if not is_feedback(row, columns):
+                yield _document(row, line, columns)
+                continue
+            review = read_review(row)
+            if last is None:
+                last = last_lines(_reviews(path, columns, size))
+            if line in last:
+                text, labels, rejected, identity = review
+                yield Document(text, labels, identity, line, *_kept(row, columns), rejected, partial=True)
         except BadRow as bad:
             bad_rows.handle(path, line, str(bad), raw.decode("utf-8", "backslashreplace").rstrip("\r\n"))
+
+
+def _object(path: Path | str, line: int, raw: bytes) -> dict[str, Any]:
+    """The JSON object of a line."""
+    text = _decode(raw)
+    if line == 1:
+        _check_first(path, text)
+    try:
+        row = json.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError also for a number with too many digits
+        raise BadRow(_not_json(error)) from None
+    if not isinstance(row, dict):
+        raise BadRow(_not_an_object(row))
+    return row
+
+
+def _reviews(path: Path | str, columns: Columns, size: int | None) -> Iterator[tuple[int, Review]]:
+    """The lines of feedback in a file that can be read. What is wrong with others is said when they are read again."""
+    if str(path) == STDIN:
+        raise CorpusError("standard input can't be read twice, as feedback must be; give a file")
+    with open_bytes(Path(path)) as stream:
+        for line, raw in _lines(stream, size):
+            with contextlib.suppress(BadRow):
+                row = _object(path, line, raw)
+                if is_feedback(row, columns):
+                    yield line, read_review(row)
 
 
 def _read_texts(path: Path, stream: BinaryIO, bad_rows: BadRows, columns: Columns) -> Iterator[Document]:
@@ -140,9 +185,13 @@ def _read_texts(path: Path, stream: BinaryIO, bad_rows: BadRows, columns: Column
             bad_rows.handle(path, line, str(bad), raw.decode("utf-8", "backslashreplace").rstrip("\r\n"))
 
 
-def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank, with their numbers."""
+def _lines(stream: BinaryIO, size: int | None = None) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank, with their numbers; with `size`, those that end within so many bytes."""
+    end = 0
     for line, raw in enumerate(stream, start=1):
+        end += len(raw)
+        if size is not None and end > size:
+            return
         raw = raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw
         if raw.strip():
             yield line, raw

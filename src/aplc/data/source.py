@@ -3,8 +3,8 @@
 import contextlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from aplc.data.checks import PartCheck, label_warnings, named, shorten
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.more import More
 from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError
 from aplc.files import cache_root, digest
@@ -38,9 +39,13 @@ class Source:
     """For messages: the file that `train` reads."""
     read_vocabulary: Callable[[], Vocabulary | None] = lambda: None
     """Called when it is needed first: pretraining has no use for it."""
+    more: More | None = None
+    """Documents that are trained on, too, and never held out."""
 
     @classmethod
-    def from_corpus(cls, corpus: Corpus, vocabulary: Path | None = None, language: str | None = None) -> "Source":
+    def from_corpus(
+        cls, corpus: Corpus, vocabulary: Path | None = None, language: str | None = None, more: Sequence[Path] = ()
+    ) -> "Source":
         """A corpus with its own vocabulary, or with that of a file; `language` is for `Vocabulary.read`."""
         file = vocabulary or corpus.vocabulary_file
         dev = (lambda: corpus.documents("dev")) if "dev" in corpus.parts else None
@@ -49,6 +54,7 @@ class Source:
         return cls(
             *(lambda: corpus.documents("train"), dev, key, cache_root(), str(corpus.file("train"))),
             read_vocabulary=lambda: Vocabulary.read(file, language) if file else None,
+            more=More.open(more, corpus),
         )
 
     @classmethod
@@ -65,11 +71,26 @@ class Source:
     @property
     def identity(self) -> dict[str, Any]:
         """What a run on it is started with, and must be resumed with."""
-        return {"corpus": self.key, "vocabulary": self.vocabulary.key if self.vocabulary else None}
+        return {
+            "corpus": self.key,
+            "more": self.more.key if self.more else None,
+            "vocabulary": self.vocabulary.key if self.vocabulary else None,
+        }
 
     def more_labels(self, config: DataConfig) -> Collection[str]:
         """Labels that the vocabulary adds to those of the documents."""
         return self.vocabulary.entries.keys() if self.vocabulary and config.vocabulary_labels == "all" else ()
+
+    def training(self) -> Iterator[Document]:
+        """All documents to train on or hold out: of the training part, then those of `more`."""
+        yield from self.train()
+        if self.more:
+            yield from self.more.documents()
+
+    @property
+    def training_key(self) -> str:
+        """`key` for what is made of all of them."""
+        return digest(self.key, self.more.key) if self.more else self.key
 
     def encoded(
         self,
@@ -83,9 +104,9 @@ class Source:
         total: int | None = None,
     ) -> DocumentCache:
         """A part through an encoding function, from the cache if it is there. `name` must tell encodings apart."""
-        documents = self.train if part == "train" else self.dev
+        documents, key = (self.training, self.training_key) if part == "train" else (self.dev, self.key)
         assert documents is not None
-        folder = self.cache / "encoded" / digest(VERSION, self.key, part, name, labels.names)
+        folder = self.cache / "encoded" / digest(VERSION, key, part, name, labels.names)
         with screen.bar(f"reading {part}", total) as advance:
             return DocumentCache.build(folder, documents(), encode, dtype, labels, advance)
 
@@ -97,10 +118,12 @@ class TrainingData:
     source: Source
     labels: LabelSet
     n_documents: int
-    """In the training part, held-out ones included."""
+    """In the training part and in what `--more` adds to it, held-out ones included."""
     n_characters: int
     train_rows: NDArray[np.int64]
-    """Numbers of the training part's documents that are trained on."""
+    """Numbers of the documents that are trained on, as `source.training` counts them.
+
+    Which of these are only partly reviewed, and what they reject, is in the cache that `source.encoded` makes."""
     valid_rows: NDArray[np.int64]
     """Numbers of the documents held out: of the dev part where there is one, else of the training part."""
 
@@ -120,38 +143,79 @@ class TrainingData:
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
     """Count labels, say what looks wrong, and choose the documents to hold out."""
-    more = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
-    counter: Counter[str] = Counter()
-    check, n_characters = PartCheck(), 0
+    added = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
     with screen.bar("counting labels") as advance:
-        for document in source.train():
-            counter.update(document.labels)
-            check.add(document)
-            n_characters += len(document.text)
-            advance()
-    n_documents = check.documents
-    if n_documents == 0:
+        train = _Count.of(source.train(), advance)
+        more = _Count.of(source.more.documents() if source.more else (), advance)
+    if train.check.documents == 0:
         raise CorpusError(f"{source.name}: no documents to train on")
-    labels = LabelSet.from_counter(counter, config.min_count, more=more, name=source.name)
+    counter, n_documents = train.counter + more.counter, train.check.documents + more.check.documents
+    labels = LabelSet.from_counter(counter, config.min_count, more=added, name=source.name)
     left_out = len(counter) - labels.n_seen
     screen.say(
-        f"corpus: {n_documents:,} training documents, {labels.n_seen:,} labels"
+        f"corpus: {train.check.documents:,} training documents, {labels.n_seen:,} labels"
         + (f" ({left_out:,} rarer than data.min_count = {config.min_count} left out)" if left_out else "")
     )
-    warnings = [*check.warnings("train"), *label_warnings(counter, check)]
+    warnings = [*train.check.warnings("train"), *label_warnings(train.counter, train.check)]
     if source.vocabulary:
-        screen.say(describe_vocabulary(source.vocabulary, counter, all_labels=bool(more)))
+        screen.say(describe_vocabulary(source.vocabulary, counter, all_labels=bool(added)))
         warnings += vocabulary_warnings(source.vocabulary, counter)
     for warning in warnings:
         screen.say(f"warning: {warning}")
-    train_rows, valid_rows = split_rows(source, n_documents, config, seed)
+    if source.more:
+        _say_more(source.more.name, train, more, screen)
+    if source.dev and any(document.partial for document in source.dev()):
+        raise CorpusError(
+            "the dev part holds feedback, which says nothing of most labels, and can't be held out; give it as --more"
+        )
+    train_rows, valid_rows = split_rows(source, train.check.documents, config, seed, partial=train.partial)
     if source.dev:
         screen.say(f"validation: the corpus' dev part, {len(valid_rows):,} documents")
     elif len(valid_rows):
         screen.say(f"validation: {len(valid_rows):,} documents held out (data.validation = {config.validation})")
     else:
-        screen.say(f"validation: none (data.validation = {config.validation} of {n_documents:,} documents)")
-    return TrainingData(source, labels, n_documents, n_characters, train_rows, valid_rows)
+        screen.say(f"validation: none (data.validation = {config.validation} of {train.check.documents:,} documents)")
+    train_rows = np.concatenate([train_rows, np.arange(train.check.documents, n_documents)])
+    return TrainingData(source, labels, n_documents, train.characters + more.characters, train_rows, valid_rows)
+
+
+@dataclass
+class _Count:
+    """What a pass over documents to train on finds."""
+
+    counter: Counter[str] = field(default_factory=Counter)
+    check: PartCheck = field(default_factory=PartCheck)
+    characters: int = 0
+    partial: list[int] = field(default_factory=list)
+    """Numbers of the partly reviewed ones."""
+
+    @classmethod
+    def of(cls, documents: Iterable[Document], advance: Callable[[], None]) -> "_Count":
+        found = cls()
+        for i, document in enumerate(documents):
+            found.counter.update(document.labels)
+            found.check.add(document)
+            found.characters += len(document.text)
+            if document.partial:
+                found.partial.append(i)
+            advance()
+        return found
+
+
+def _say_more(name: str, train: _Count, more: _Count, screen: Screen) -> None:
+    """What `--more` brings, and what may be wrong with it."""
+    n, new = more.check.documents, len(more.counter.keys() - train.counter.keys())
+    partly = f", {len(more.partial):,} of them partly reviewed" if more.partial else ""
+    screen.say(f"more: {n:,} documents{partly}, {new:,} labels that the training part lacks ({name})")
+    if n == 0:
+        raise CorpusError(f"{name}: no documents in it; is it the right file?")
+    for warning in more.check.warnings("--more"):
+        screen.say(f"warning: {warning}")
+    if shared := int(np.isin(more.check.text_hashes, train.check.text_hashes).sum()):
+        screen.say(
+            f"warning: {shared:,} documents of --more have a text that is in train too: both are learned from, and "
+            "held-out figures are too high if such a document is held out"
+        )
 
 
 def describe_vocabulary(vocabulary: Vocabulary, counter: Counter[str], *, all_labels: bool = True) -> str:
@@ -181,12 +245,19 @@ def vocabulary_warnings(vocabulary: Vocabulary, counter: Counter[str]) -> list[s
 
 
 def split_rows(
-    source: Source, n_documents: int, config: TextsConfig, seed: int
+    source: Source, n_documents: int, config: TextsConfig, seed: int, *, partial: Sequence[int] = ()
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(training rows, held-out rows); the latter count in the dev part where there is one."""
+    """(training rows, held-out rows); the latter count in the dev part where there is one.
+
+    Documents that are only partly reviewed (`partial`) can teach, but not judge: they are never held out.
+    """
     if source.dev:
         return np.arange(n_documents), np.arange(sum(1 for _ in source.dev()))
-    return hold_out(n_documents, config, seed)
+    if not partial:
+        return hold_out(n_documents, config, seed)
+    whole = np.setdiff1d(np.arange(n_documents), partial)
+    train, valid = hold_out(len(whole), config, seed)
+    return np.union1d(whole[train], np.array(partial, dtype=np.int64)), whole[valid]
 
 
 def hold_out(n: int, config: TextsConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -93,6 +93,10 @@ def split(
 
     def documents() -> Iterator[tuple[Document, Any]]:
         for document in read_documents(path, bad_rows, columns):
+            if document.partial:
+                raise CorpusError(
+                    f"{path}, line {document.line}: feedback can't be split, it is for aplc train CORPUS --more {path}"
+                )
             try:
                 yield document, _unit_key(document, how)
             except ValueError as error:

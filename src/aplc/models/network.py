@@ -101,7 +101,11 @@ class TaggingModel(nn.Module):
         """
         if filler is not None and len(batch) == 0:
             return self.clusters(self.represent(filler)[:0], batch.labels)
-        return self.clusters(self.represent(batch), batch.labels)
+        return self.clusters(self.represent(batch), batch.labels, partial=batch.partial, rejected=batch.rejected)
+
+    def loss_weight(self, batch: Batch) -> float:
+        """How much the loss of a batch counts in a mean over batches."""
+        return self.clusters.loss_weight(batch.labels, partial=batch.partial, rejected=batch.rejected)
 
     def prepare(self, texts: Sequence[str]) -> Batch:
         return self.collator(self.tokenizer.encode(list(texts)), [[]] * len(texts))

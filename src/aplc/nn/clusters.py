@@ -23,11 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from aplc.nn.fused import ClusterLoss, KeptGradients, Settings, logits_of, product_dtype, softplus
+from aplc.nn.fused import ClusterLoss, KeptGradients, Settings, product_dtype, softplus
+from aplc.nn.partial import listed_loss, rejected_pairs, split_targets
 from aplc.nn.partition import check_at_least, check_cutoffs, check_div_value, tail_width
 from aplc.nn.tail import Tail
-from aplc.nn.targets import Targets, edges, labels_evaluated, make_targets
-from aplc.nn.topk import RunningTopK, TopK, chunks, sigmoid_
+from aplc.nn.targets import Pairs, Targets, edges, labels_evaluated, log_odds, make_targets
+from aplc.nn.topk import RunningTopK, TopK, chunks, outputs_of, sigmoid_
 
 
 class LabelClusters(nn.Module):
@@ -161,17 +162,37 @@ class LabelClusters(nn.Module):
         if tail_K.shape != (len(self.tails),):
             raise ValueError(f"tail_documents has shape {tuple(tail_K.shape)}, but must be ({len(self.tails)},)")
         check_at_least("n_documents", n_documents, 1)
-        self.head.bias.copy_(_log_odds(torch.cat([count_L[: self.head_size], tail_K]), n_documents))
+        self.head.bias.copy_(log_odds(torch.cat([count_L[: self.head_size], tail_K]), n_documents))
         for t, tail in enumerate(self._tails):
             start, stop = self.bounds[t + 1 : t + 3]
-            tail.output.bias.copy_(_log_odds(count_L[start:stop], max(float(tail_K[t]), 1.0)))
+            tail.output.bias.copy_(log_odds(count_L[start:stop], max(float(tail_K[t]), 1.0)))
 
-    def forward(self, hidden_BD: Tensor, labels_BP: Tensor) -> Tensor:
-        """The loss, a scalar. `labels_BP`: label ids (B, P) in any order, padded with -100; repeats count once."""
+    def forward(
+        self, hidden_BD: Tensor, labels_BP: Tensor, *, partial: Tensor | None = None, rejected: Tensor | None = None
+    ) -> Tensor:
+        """The loss, a scalar. `labels_BP`: label ids (B, P) in any order, padded with -100; repeats count once.
+
+        Of rows that are `partial`, (B,) booleans, only two kinds of labels are known: their own, and those in
+        `rejected`, ids (B, Q) padded with -100, which are wrong. All others leave no trace in the loss of such a row.
+        """
         self._check_hidden(hidden_BD)
+        if partial is not None and partial.any():
+            return self._partial_loss(hidden_BD, labels_BP, partial, rejected)
         targets = self._targets(labels_BP, hidden_BD.shape[0])
         loss, roots_BK = self._leaf_loss(hidden_BD, targets)
         return loss + self._root_loss(roots_BK, targets)
+
+    def _partial_loss(self, hidden_BD: Tensor, labels_BP: Tensor, partial_B: Tensor, rejected: Tensor | None) -> Tensor:
+        """The loss of a batch with partial rows: of what these list, and of the other rows as ever."""
+        pairs = rejected_pairs(partial_B, rejected, len(hidden_BD), self.n_labels)
+        targets = self._targets(labels_BP, len(hidden_BD), pairs)
+        whole, listed = split_targets(targets, pairs, partial_B.cpu().numpy())
+        outputs = [linear for _, linear, _, _ in self._clusters()]
+        loss = listed_loss(hidden_BD, listed, targets.row_weight_B, outputs, list(self._tails), self.bounds)
+        if not partial_B.all():
+            part, roots_BK = self._leaf_loss(hidden_BD[~partial_B], whole)
+            loss = loss + part + self._root_loss(roots_BK, whole)
+        return loss
 
     def _leaf_loss(self, hidden_BD: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
         """Loss of all labels in the clusters that rows touch, and the roots' logits c_BK."""
@@ -204,11 +225,12 @@ class LabelClusters(nn.Module):
         weight_BK = torch.from_numpy(~targets.touched_BK * targets.row_weight_B[:, None]).to(roots_BK.device)
         return (softplus(roots_BK) * weight_BK).sum().to(roots_BK.dtype)
 
-    def loss_weight(self, labels_BP: Tensor) -> float:
+    def loss_weight(self, labels_BP: Tensor, *, partial: Tensor | None = None, rejected: Tensor | None = None) -> float:
         """How much this batch's loss counts in a mean over batches, so that it is the loss of all their rows."""
         if self.objective == "released":
             return float(len(labels_BP))
-        touched_BK = self._targets(labels_BP, len(labels_BP)).touched_BK
+        pairs = None if partial is None else rejected_pairs(partial, rejected, len(labels_BP), self.n_labels)
+        touched_BK = self._targets(labels_BP, len(labels_BP), pairs).touched_BK
         return float(labels_evaluated(touched_BK, self.bounds).sum())
 
     @torch.no_grad()
@@ -220,7 +242,7 @@ class LabelClusters(nn.Module):
         for start, linear, size, t in self._clusters():
             rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
             for chunk in chunks(size, self.chunk_size):
-                probs_CB = sigmoid_(_logits(rows, linear, chunk))
+                probs_CB = sigmoid_(outputs_of(rows, linear, chunk))
                 if t is not None:
                     probs_CB.mul_(roots_KB[t])
                 probs_BL[:, start + chunk.start : start + chunk.stop] = probs_CB.t()
@@ -234,7 +256,7 @@ class LabelClusters(nn.Module):
             raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
         start, linear, _, t = list(self._clusters())[bisect_right(self.bounds, label) - 1]
         rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
-        probs_B = sigmoid_(_logits(rows, linear, slice(label - start, label - start + 1)))[0]
+        probs_B = sigmoid_(outputs_of(rows, linear, slice(label - start, label - start + 1)))[0]
         return probs_B if t is None else probs_B * self._roots(hidden_BD)[t]
 
     @torch.no_grad()
@@ -265,7 +287,7 @@ class LabelClusters(nn.Module):
                     continue
                 rows, root_S = self._tail(t).narrow(hidden_BD[rows_S]), roots_KB[t, rows_S]
             for chunk in chunks(size, self.chunk_size):
-                best.update(_logits(rows, linear, chunk), start + chunk.start, rows_S, root_S, allowed)
+                best.update(outputs_of(rows, linear, chunk), start + chunk.start, rows_S, root_S, allowed)
         result = TopK(best.probs_Bk, best.ids_Bk)
         result.visits, result.saved_visits = visits, n_rows * len(self.tails) - visits
         return result
@@ -299,7 +321,7 @@ class LabelClusters(nn.Module):
 
     def _roots(self, hidden_BD: Tensor) -> Tensor:
         """The roots' probabilities, (K, B)."""
-        return sigmoid_(_logits(hidden_BD, self.head, slice(self.head_size, None)))
+        return sigmoid_(outputs_of(hidden_BD, self.head, slice(self.head_size, None)))
 
     def _cluster_loss(self, linear: nn.Linear, rows_RD: Tensor, roots_R: Tensor | None, *rest: NDArray) -> list[Tensor]:
         wanted = any(x is not None and x.requires_grad for x in (rows_RD, roots_R, linear.weight, linear.bias))
@@ -315,25 +337,14 @@ class LabelClusters(nn.Module):
         positives_and_weights = (torch.from_numpy(x).to(rows_RD.device) for x in rest)
         return ClusterLoss.apply(settings, rows_RD, roots_R, linear.weight, linear.bias, *positives_and_weights)
 
-    def _targets(self, labels_BP: Tensor, n_rows: int) -> Targets:
-        return make_targets(labels_BP, n_rows, bounds=self.bounds, n_tails=len(self.tails), objective=self.objective)
+    def _targets(self, labels_BP: Tensor, n_rows: int, rejected: Pairs | None = None) -> Targets:
+        return make_targets(labels_BP, n_rows, self.bounds, len(self.tails), self.objective, rejected)
 
     def _check_hidden(self, hidden_BD: Tensor) -> None:
         if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:
             raise ValueError(
                 f"hidden has shape {tuple(hidden_BD.shape)}, but must be (B, {self.in_features}) (in_features)"
             )
-
-
-def _logits(rows_RD: Tensor, linear: nn.Linear, chunk: slice) -> Tensor:
-    """Logits of a chunk of the outputs of `linear`, (C, R)."""
-    bias_C = None if linear.bias is None else linear.bias[chunk]
-    return logits_of(rows_RD, linear.weight[chunk], bias_C, product_dtype(rows_RD, linear.weight))
-
-
-def _log_odds(count: Tensor, total: float) -> Tensor:
-    count = count.clamp(0.5, max(total - 0.5, 0.5))
-    return torch.log(count) - torch.log((total - count).clamp(min=0.5))
 
 
 def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:

@@ -51,8 +51,12 @@ class ShardedLabelClusters(LabelClusters):
         object.__setattr__(self, "whole", LabelClusters(in_features, cutoffs, n_labels, **options | {"device": "meta"}))
         self.slice_starts = [start + first for start, (first, _) in zip(whole, slices, strict=False)]
 
-    def forward(self, hidden_BD: Tensor, labels_BP: Tensor) -> Tensor:
+    def forward(
+        self, hidden_BD: Tensor, labels_BP: Tensor, *, partial: Tensor | None = None, rejected: Tensor | None = None
+    ) -> Tensor:
         """The loss of all ranks' rows together; every rank returns the same number."""
+        if partial is not None and partial.any():
+            raise ValueError("partial is True for some rows, but these need the whole layer")
         self._check_hidden(hidden_BD)
         hidden_AD, labels_AP = _GatherRows.apply(hidden_BD, self.group), self._gather_labels(labels_BP)
         targets = self.whole._targets(labels_AP, len(hidden_AD))
@@ -61,8 +65,8 @@ class ShardedLabelClusters(LabelClusters):
             loss = loss + self._root_loss(roots_AK, targets)
         return _SumLoss.apply(loss, self.group)
 
-    def loss_weight(self, labels_BP: Tensor) -> float:
-        return self.whole.loss_weight(labels_BP)
+    def loss_weight(self, labels_BP: Tensor, *, partial: Tensor | None = None, rejected: Tensor | None = None) -> float:
+        return self.whole.loss_weight(labels_BP, partial=partial, rejected=rejected)
 
     @torch.no_grad()
     def topk(self, hidden_BD: Tensor, k: int = 5, *, allowed: Tensor | None = None) -> TopK:

@@ -28,13 +28,26 @@ class Targets(NamedTuple):
     """What a row's loss is multiplied by."""
 
 
-def make_targets(labels_BP: Tensor, n_rows: int, *, bounds: list[int], n_tails: int, objective: str) -> Targets:
-    """The targets of a batch. Cluster i holds labels bounds[i] to bounds[i + 1]: the head, the tails, the additions."""
-    label_N, row_N = _positives(labels_BP, n_rows, n_labels=bounds[-1])
+class Pairs(NamedTuple):
+    """(label, row) pairs without repeats, sorted by label."""
+
+    label_N: NDArray[np.int64]
+    row_N: NDArray[np.int64]
+
+
+def make_targets(
+    labels_BP: Tensor, n_rows: int, bounds: list[int], n_tails: int, objective: str, rejected: Pairs | None = None
+) -> Targets:
+    """The targets of a batch. Cluster i holds labels bounds[i] to bounds[i + 1]: the head, the tails, the additions.
+
+    What partial rows reject touches a tail as their own labels do.
+    """
+    positive = make_pairs(labels_BP, n_rows, n_labels=bounds[-1])
     touched_BK = np.zeros((n_rows, n_tails), dtype=bool)
-    for t, inside in enumerate(pairwise(edges(label_N, bounds)[1 : 2 + n_tails])):
-        touched_BK[row_N[slice(*inside)], t] = True
-    return Targets(label_N, row_N, touched_BK, _row_weights(touched_BK, bounds, objective))
+    for label_N, row_N in (positive, rejected) if rejected else (positive,):
+        for t, inside in enumerate(pairwise(edges(label_N, bounds)[1 : 2 + n_tails])):
+            touched_BK[row_N[slice(*inside)], t] = True
+    return Targets(*positive, touched_BK, _row_weights(touched_BK, bounds, objective))
 
 
 def edges(label_N: NDArray[np.int64], bounds: list[int]) -> list[int]:
@@ -49,22 +62,22 @@ def labels_evaluated(touched_BK: NDArray[np.bool_], bounds: list[int]) -> NDArra
     return bounds[1] + n_added + touched_BK.astype(np.float64) @ np.diff(bounds[1 : 2 + n_tails])
 
 
-def _positives(labels_BP: Tensor, n_rows: int, *, n_labels: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The (label, row) pairs of the batch without repeats, sorted by label."""
+def make_pairs(labels_BP: Tensor, n_rows: int, *, n_labels: int, name: str = "labels") -> Pairs:
+    """The pairs of a batch; `name` is for messages."""
     if labels_BP.dtype != torch.int64:
-        raise ValueError(f"labels has dtype {labels_BP.dtype}, but must be torch.int64")
+        raise ValueError(f"{name} has dtype {labels_BP.dtype}, but must be torch.int64")
     if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
-        raise ValueError(f"labels has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
+        raise ValueError(f"{name} has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
     labels = labels_BP.cpu().numpy()
     row_N, place_N = (labels != PADDING).nonzero()
     label_N = labels[row_N, place_N]
     for label in (label_N.min(), label_N.max()) if len(label_N) else ():
         if not 0 <= label < n_labels:
             raise ValueError(
-                f"labels holds the id {label}, but ids must be from 0 to {n_labels - 1} (n_labels - 1), "
+                f"{name} holds the id {label}, but ids must be from 0 to {n_labels - 1} (n_labels - 1), "
                 f"or {PADDING} for padding"
             )
-    return np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1))
+    return Pairs(*np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1)))
 
 
 def _row_weights(touched_BK: NDArray[np.bool_], bounds: list[int], objective: str) -> NDArray[np.float64]:
@@ -73,3 +86,9 @@ def _row_weights(touched_BK: NDArray[np.bool_], bounds: list[int], objective: st
     if objective == "paper":
         return np.full(len(size_B), 1 / max(1, size_B.sum()))
     return 1 / ((size_B + (~touched_BK).sum(1)) * len(size_B))  # the root of an untouched tail counts as one label
+
+
+def log_odds(count: Tensor, total: float) -> Tensor:
+    """Of `count` documents among `total`, half a document away from none and from all."""
+    count = count.clamp(0.5, max(total - 0.5, 0.5))
+    return torch.log(count) - torch.log((total - count).clamp(min=0.5))

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from aplc.nn.fused import logits_of, product_dtype
 
 FEW = 16
 """Up to this many times k candidates per row are merged as they are; if there are more, only the k best of each row."""
@@ -35,6 +37,12 @@ class TopK(_Pair):
 def sigmoid_(logits: Tensor) -> Tensor:
     """In place. Equal logits give equal probabilities, as ties require; `torch.sigmoid` rounds by place in memory."""
     return logits.neg_().exp_().add_(1).reciprocal_()
+
+
+def outputs_of(rows_RD: Tensor, linear: nn.Linear, chunk: slice) -> Tensor:
+    """Logits of a chunk of the outputs of `linear`, (C, R)."""
+    bias_C = None if linear.bias is None else linear.bias[chunk]
+    return logits_of(rows_RD, linear.weight[chunk], bias_C, product_dtype(rows_RD, linear.weight))
 
 
 def chunks(n_labels: int, chunk_size: int) -> Iterator[slice]:

@@ -18,7 +18,7 @@ from aplc.data.cache import DocumentCache
 from aplc.data.labels import LabelSet
 from aplc.data.source import TrainingData
 from aplc.data.tokenizer import Tokenizer
-from aplc.errors import AplcError
+from aplc.errors import AplcError, RunError
 from aplc.evaluate.metrics import Metrics
 from aplc.models.base import LabelModel
 from aplc.models.network import TaggingModel
@@ -77,14 +77,14 @@ class TrainingRun(loop.Run):
 
     def losses(self, batch: Batch) -> Iterator[tuple[Tensor, float]]:
         """The batch is shared out among the processes, each share processed in `train.accumulate` parts."""
-        config, device, weigh = self.config.train, world().device, self.network.clusters.loss_weight
-        whole = weigh(batch.labels)
+        config, device, weigh = self.config.train, world().device, self.network.loss_weight
+        whole = weigh(batch)
         filler = batch.split(len(batch))[0].to(device)
         parts = batch.split(world().size * min(config.accumulate, len(batch)))
         for turn in (parts[i : i + world().size] for i in range(0, len(parts), world().size)):
             part = turn[world().rank]
             # Sharded clusters see the documents of all ranks at once, and give the loss of all.
-            share = (sum(weigh(p.labels) for p in turn) if config.shard_labels else weigh(part.labels)) / whole
+            share = (sum(map(weigh, turn)) if config.shard_labels else weigh(part)) / whole
             with loop.autocast(device, config.precision):
                 part_loss = self.network(part.to(device), filler)
             yield part_loss, share
@@ -189,6 +189,11 @@ def fit_network(
     whole: Callable[[TaggingModel], LabelModel] = lambda network: network,
 ) -> None:
     """`fit` on tokens at hand. `whole` makes the model that the network is a part of."""
+    if config.train.shard_labels and len(tokens.train.partial):
+        raise RunError(
+            "train.shard_labels: feedback can't be learned from where labels are spread over processes; leave it out, "
+            "or set train.shard_labels=false"
+        )
     torch.manual_seed(config.train.seed)
     config, model = build(data, tokens.train, tokens.tokenizer, config, screen)
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not

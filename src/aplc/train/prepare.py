@@ -58,9 +58,9 @@ def choose_tokenizer(
 
     def build(folder: Path) -> None:
         with screen.bar("training the tokenizer"):
-            Tokenizer.train(_sample(source.train(), share), texts.vocab_size).save(folder)
+            Tokenizer.train(_sample(source.training(), share), texts.vocab_size).save(folder)
 
-    key = digest(source.key, texts.vocab_size, CHARACTERS_PER_PIECE, TOKENIZER_VERSION)
+    key = digest(source.training_key, texts.vocab_size, CHARACTERS_PER_PIECE, TOKENIZER_VERSION)
     tokenizer = Tokenizer.load(cached(source.cache / "tokenizers" / key, build))
     screen.say(f"tokenizer: Unigram, {tokenizer.vocab_size:,} pieces, trained on the corpus")
     return tokenizer

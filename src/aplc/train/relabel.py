@@ -157,6 +157,11 @@ def _examples(
     others = Reservoir[str](MAX_OTHERS, seed=0)
     counts = [0] * len(place)
     for document in documents:
+        if document.partial:
+            raise AplcError(
+                f"labels: line {document.line} is feedback, which says nothing of most labels; to add labels takes "
+                "documents with all of theirs, or train again with --more"
+            )
         own = [place[name] for name in document.labels if name in place]
         for j in own:
             counts[j] += 1

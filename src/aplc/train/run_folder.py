@@ -53,7 +53,7 @@ class RunFolder:
         return cls(path, started, resume)
 
     def check(self, identity: dict[str, Any]) -> None:
-        """Refuse to go on with a run whose configuration, corpus or tokenizer has changed."""
+        """Refuse to go on with a run whose configuration, documents or tokenizer has changed."""
         if not self.started:
             return
         before = read_json(self.path / RUN_FILE)
@@ -69,7 +69,8 @@ class RunFolder:
                 f"{self.path}: an earlier version of aplc, or another command, which had no {lacking[0]}, started this "
                 "run; choose another --out"
             )
-        differences = [f"the {name} has changed" for name in now if name != "config" and before.get(name) != now[name]]
+        parts = {name: "what --more adds" if name == "more" else f"the {name}" for name in now if name != "config"}
+        differences = [f"{part} has changed" for name, part in parts.items() if before.get(name) != now[name]]
         for section, values in now["config"].items():
             for name, value in values.items():
                 old = settings[section][name]
