@@ -38,8 +38,8 @@ VocabularyOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="What labels are called, and labels that no document has: .jsonl, .json, .csv, .tsv, or SKOS as .ttl, .rdf, .nt; "
-        "otherwise vocabulary.* in the corpus folder.",
+        help="What labels are called, and labels that no document has: .jsonl, .json, .csv, .tsv, or SKOS as .ttl, "
+        ".rdf, .nt; otherwise vocabulary.* in the corpus folder.",
     ),
 ]
 LanguageOption = Annotated[
