@@ -90,6 +90,11 @@ class Vocabulary:
         entry = self.entries.get(label)
         return entry.name or label if entry else label
 
+    def shown(self, label: str) -> str:
+        """For people: the name with the label beside it, or the label where it says the same."""
+        name = self.name_of(label)
+        return label if name == label else f"{name} ({label})"
+
     def texts_of(self, label: str) -> tuple[str, ...]:
         """All that is said of a label: name, synonyms, description. Empty for an entry without them, or no entry."""
         entry = self.entries.get(label)
