@@ -8,6 +8,7 @@
 control characters, labels twice, circles. Entries are small objects: some 400 bytes each, texts included.
 """
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -298,6 +299,10 @@ def _texts(key: str, value: object) -> list[str]:
         raise BadRow(f"{key!r} must be a list of strings, found {type(value).__name__}")
     if len(value) > MOST:
         raise BadRow(f"{key!r} has {len(value):,} values; an entry may have {MOST:,}")
+    with contextlib.suppress(TypeError):  # not strings
+        together = "".join(value)
+        if len(together) <= LONGEST[key] and not _UNFIT.search(together):  # one look at all, where nothing is wrong
+            return [text for text in map(str.strip, value) if text]
     return [text for text in (_text(key, item) for item in value) if text]
 
 

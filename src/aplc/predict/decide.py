@@ -10,7 +10,6 @@ Allow-lists, deny-lists, schemes and branches (`schemes.py`) narrow the label se
 best k are those of what is left.
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -23,12 +22,10 @@ from aplc.data.labels import LabelSet
 from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError
 from aplc.models.calibration import DEPTH, Calibration
-from aplc.predict.schemes import narrowed
+from aplc.predict.schemes import narrowed, nearest
 
 TOP_K = 5
 """Labels of a document where no rule is given."""
-MANY = 50_000
-"""With more labels than this, only rather similar names are looked for."""
 
 
 def check_top_k(top_k: object) -> None:
@@ -197,10 +194,8 @@ def unknown(labels: LabelSet, name: str) -> str:
     """What to say of a name that is not in the label set."""
     if name in labels.retired:
         return f"the label {name!r} is retired"
-    folded = {known.casefold(): known for known in labels.index}
-    cutoff = 0.0 if len(folded) <= MANY else 0.6  # which spares most names the slow comparison
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
-    return f"no label {name!r}; the nearest is {folded[near[0]]!r}" if near else f"no label {name!r}"
+    near = nearest(name, labels.index, 1)
+    return f"no label {name!r}; the nearest is {near[0]!r}" if near else f"no label {name!r}"
 
 
 def read_names(path: Path) -> list[str]:

@@ -73,12 +73,17 @@ def _scheme(vocabulary: Vocabulary, scheme: str, option: str) -> frozenset[str]:
     return vocabulary.schemes[scheme]
 
 
-def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+def nearest(text: str, known: Iterable[str], n: int) -> list[str]:
+    """The names most like a text, in any case."""
     folded = {name.casefold(): name for name in known}
     cutoff = 0.0 if len(folded) <= MANY else 0.6  # which spares most names the slow comparison
-    near = difflib.get_close_matches(text.casefold(), folded, n=NEAREST, cutoff=cutoff)
-    nearest = f"; the nearest are {_some([folded[name] for name in near])}" if near else ""
-    return f"no {what} {shorten(text)!r} in the model's vocabulary{nearest}"
+    return [folded[name] for name in difflib.get_close_matches(text.casefold(), folded, n=n, cutoff=cutoff)]
+
+
+def _unknown(what: str, text: str, known: Iterable[str]) -> str:
+    near = nearest(text, known, NEAREST)
+    hint = f"; the nearest are {_some(near)}" if near else ""
+    return f"no {what} {shorten(text)!r} in the model's vocabulary{hint}"
 
 
 def _some(names: Sequence[str]) -> str:
