@@ -30,6 +30,9 @@ def evaluate(
     threshold: Annotated[
         float, typer.Option(min=0, max=1, help="For F1: labels of at least this probability count as predicted.")
     ] = 0.5,
+    at: Annotated[
+        str, typer.Option(metavar="K,K,...", help="Lengths of lists to measure at; 1, 3 and 5 are always among them.")
+    ] = "1,3,5",
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -37,9 +40,9 @@ def evaluate(
     """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
     from aplc.console import Screen
     from aplc.data.source import Source
+    from aplc.evaluate.options import parse_at, parse_propensity
     from aplc.evaluate.report import EXAMPLES, write_report
     from aplc.evaluate.run import evaluate as evaluate_run
-    from aplc.evaluate.run import parse_propensity
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
@@ -48,7 +51,7 @@ def evaluate(
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
-    ab = parse_propensity(propensity)
+    ab, ks = parse_propensity(propensity), parse_at(at)
     if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
     told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
@@ -61,7 +64,7 @@ def evaluate(
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
         evaluation = evaluate_run(
-            trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
+            trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
     about = {"model": str(model), "corpus": str(corpus), "part": part}
     print(render(evaluation, n_examples=examples), file=told)
@@ -137,6 +140,21 @@ def predict(
     ] = False,
     allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
     deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only labels of this scheme of the vocabulary. Can be given several times."),
+    ] = None,
+    not_scheme: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="No label of this scheme. Can be given several times.")
+    ] = None,
+    below: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="Only this label and narrower ones. Can be given several times."),
+    ] = None,
+    labels_as: Annotated[
+        Literal["label", "name", "both"],
+        typer.Option(help="Write labels, what the vocabulary calls them, or both (names in a column of their own)."),
+    ] = "label",
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,6 +182,9 @@ def predict(
         expected_f1=expected_f1,
         allow=read_names(allow) if allow else None,
         deny=read_names(deny) if deny else (),
+        scheme=scheme or (),
+        not_scheme=not_scheme or (),
+        below=below or (),
     )
     told = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
@@ -172,7 +193,7 @@ def predict(
     )
     trained = load_tagger(model)
     if precision is not None and trained.calibration:
-        chosen = Decision.of(rule, trained.labels, trained.calibration).threshold
+        chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)
         print(
             f"threshold {chosen:g}: on held-out documents, {found:.1%} of the labels the model knows are found",
@@ -180,7 +201,9 @@ def predict(
         )
     with Screen().bar("tagging") as advance:
         documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
-        n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
+        n, n_abstained = predict_file(
+            trained, documents, out, rule, advance, separator=columns.separator, labels_as=labels_as
+        )
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
     print(f"tagged {n:,} documents{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
