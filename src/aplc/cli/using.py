@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 
 import typer
 
@@ -11,6 +11,9 @@ from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
+
+if TYPE_CHECKING:  # torch takes seconds to import; --help should not
+    from aplc.data.corpus import Part
 
 
 @reads_columns
@@ -34,8 +37,13 @@ def evaluate(
     *,
     columns: Columns,
 ) -> None:
-    """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
+    """Score a model on a corpus' test part, beside always predicting the most frequent labels.
+
+    On a file of feedback: how often reviewers accepted what was proposed, and what this model says of the same labels.
+    """
     from aplc.console import Screen
+    from aplc.data.corpus import Corpus
+    from aplc.data.formats import BadRows
     from aplc.data.source import Source
     from aplc.evaluate.report import EXAMPLES, write_report
     from aplc.evaluate.run import evaluate as evaluate_run
@@ -53,6 +61,9 @@ def evaluate(
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
     told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
     screen = Screen()
+    if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
+        _evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
         if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
@@ -73,6 +84,39 @@ def evaluate(
         write_report(report, evaluation, **about)
         if report != STDOUT:
             print(f"report: {report}", file=sys.stderr)
+
+
+def _evaluate_feedback(
+    model: Path,
+    corpus: Path,
+    part: "Part",
+    report: Path | None,
+    json_file: Path | None,
+    threshold: float,
+    on_bad_row: Literal["stop", "skip"],
+    columns: Columns,
+    told: TextIO,
+) -> None:
+    from aplc.console import Screen
+    from aplc.evaluate.feedback import KEPT, evaluate_feedback
+    from aplc.evaluate.feedback_table import render, write_report
+    from aplc.files import output_json
+    from aplc.store.folder import load_tagger
+    from aplc.store.safety import EVALUATION
+
+    if json_file and json_file.resolve() == (model / EVALUATION).resolve():
+        raise AplcError(f"--json {json_file}: is for an evaluation on a corpus; give feedback's figures another name")
+    keeping, trained = replace(columns, keep=KEPT), load_tagger(model)
+    with (
+        open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), keeping) as opened,
+        Screen().bar("evaluating") as advance,
+    ):
+        found = evaluate_feedback(trained, opened, part, threshold=threshold, advance=advance)
+    print(render(found), file=told)
+    if json_file:
+        output_json(json_file, {"model": str(model), "corpus": str(corpus)} | found.to_dict())
+    if report:
+        write_report(report, found, model=str(model), corpus=str(corpus))
 
 
 def compare(
