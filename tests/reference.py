@@ -404,3 +404,16 @@ def blended_probability(curve: Sequence[float], words: float, probability: float
     a, b, c = curve
     held = min(max(float(probability), 1e-8), 1 - 1e-7)
     return 1 / (1 + math.exp(-(a + b * words + c * math.log(held / (1 - held)))))
+
+
+def review_order(doubts: Sequence[dict[int, float]], limit: int) -> list[tuple[int, float]]:
+    """(document, value) pairs in the order of docs/feedback.md, each value computed anew for each choice."""
+    left, asked, chosen = list(range(len(doubts))), Counter(), []
+    for _ in range(min(limit, len(doubts))):
+        values = {i: sum(doubt / (1 + asked[label]) for label, doubt in doubts[i].items()) for i in left}
+        best = max(left, key=values.__getitem__)
+        chosen.append((best, values[best]))
+        left.remove(best)
+        for label, doubt in doubts[best].items():
+            asked[label] += 2 * doubt
+    return chosen

@@ -3,17 +3,15 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import Annotated, Literal
 
 import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.reviews import evaluate_feedback
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
-
-if TYPE_CHECKING:  # torch takes seconds to import; --help should not
-    from aplc.data.corpus import Part
 
 
 @reads_columns
@@ -62,7 +60,7 @@ def evaluate(
     told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
     screen = Screen()
     if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
-        _evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
         return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
@@ -84,39 +82,6 @@ def evaluate(
         write_report(report, evaluation, **about)
         if report != STDOUT:
             print(f"report: {report}", file=sys.stderr)
-
-
-def _evaluate_feedback(
-    model: Path,
-    corpus: Path,
-    part: "Part",
-    report: Path | None,
-    json_file: Path | None,
-    threshold: float,
-    on_bad_row: Literal["stop", "skip"],
-    columns: Columns,
-    told: TextIO,
-) -> None:
-    from aplc.console import Screen
-    from aplc.evaluate.feedback import KEPT, evaluate_feedback
-    from aplc.evaluate.feedback_table import render, write_report
-    from aplc.files import output_json
-    from aplc.store.folder import load_tagger
-    from aplc.store.safety import EVALUATION
-
-    if json_file and json_file.resolve() == (model / EVALUATION).resolve():
-        raise AplcError(f"--json {json_file}: is for an evaluation on a corpus; give feedback's figures another name")
-    keeping, trained = replace(columns, keep=KEPT), load_tagger(model)
-    with (
-        open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), keeping) as opened,
-        Screen().bar("evaluating") as advance,
-    ):
-        found = evaluate_feedback(trained, opened, part, threshold=threshold, advance=advance)
-    print(render(found), file=told)
-    if json_file:
-        output_json(json_file, {"model": str(model), "corpus": str(corpus)} | found.to_dict())
-    if report:
-        write_report(report, found, model=str(model), corpus=str(corpus))
 
 
 def compare(
