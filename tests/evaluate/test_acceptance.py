@@ -97,9 +97,7 @@ def test_labels_that_cost_most_come_first_and_shares_of_nothing_are_dashes():
     assert [name for name, *_ in found.most_wrong] == ["some", "often"]
     line = next(line for line in render(found).splitlines() if line.startswith("proposed then  "))
     assert line.split()[2:] == ["0", "2", "1", "0.0", "0.0"]
-    assert "proposed then                              0         0         0         -         -" in render(
-        evaluation()
-    )
+    assert re.search(r"proposed then +0 +0 +0 +- +-", render(evaluation()))
 
 
 @pytest.fixture(scope="module")

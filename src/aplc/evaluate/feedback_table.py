@@ -67,7 +67,7 @@ def summary(evaluation: FeedbackEvaluation) -> str:
 def render(evaluation: FeedbackEvaluation) -> str:
     lines = [summary(evaluation)]
     for title, rows in tables_of(evaluation):
-        width = max(34, *(min(len(name), 60) for name, _ in rows))
+        width = max(40, *(min(len(name), 60) for name, _ in rows))
         lines += ["", f"{title:<{width}}" + "".join(f"{name:>10}" for name in HEAD)]
         lines += [f"{_short(name, width):<{width}}" + "".join(f"{cell:>10}" for cell in row) for name, row in rows]
     return "\n".join([*lines, "", EXPLAINED])
