@@ -422,3 +422,16 @@ def mentions_of(texts: list[list[str]], names: list[list[list[str]]]) -> dict[tu
                     place = max(first[part] for part in parts)
                     found[i, label] = min(found.get((i, label), np.inf), np.log1p(place))
     return found
+
+
+def review_order(doubts: Sequence[dict[int, float]], limit: int) -> list[tuple[int, float]]:
+    """(document, value) pairs in the order of docs/feedback.md, each value computed anew for each choice."""
+    left, asked, chosen = list(range(len(doubts))), Counter(), []
+    for _ in range(min(limit, len(doubts))):
+        values = {i: sum(doubt / (1 + asked[label]) for label, doubt in doubts[i].items()) for i in left}
+        best = max(left, key=values.__getitem__)
+        chosen.append((best, values[best]))
+        left.remove(best)
+        for label, doubt in doubts[best].items():
+            asked[label] += 2 * doubt
+    return chosen

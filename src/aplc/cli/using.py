@@ -9,6 +9,7 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.reviews import evaluate_feedback
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -37,8 +38,13 @@ def evaluate(
     *,
     columns: Columns,
 ) -> None:
-    """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
+    """Score a model on a corpus' test part, beside always predicting the most frequent labels.
+
+    On a file of feedback: how often reviewers accepted what was proposed, and what this model says of the same labels.
+    """
     from aplc.console import Screen
+    from aplc.data.corpus import Corpus
+    from aplc.data.formats import BadRows
     from aplc.data.source import Source
     from aplc.evaluate.options import parse_at, parse_propensity
     from aplc.evaluate.report import EXAMPLES, write_report
@@ -56,6 +62,9 @@ def evaluate(
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
     told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
     screen = Screen()
+    if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
+        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
         if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):

@@ -320,6 +320,10 @@ def evaluate(
     depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
     raw = replace(trained.ranking, calibration=None)
     for block in blocks(documents, DOCUMENTS_AT_ONCE):
+        if partial := next((document for document in block if document.partial), None):
+            raise CorpusError(
+                f"line {partial.line} is feedback, which says nothing of most labels; evaluate it as a file of its own"
+            )
         texts = [document.text for document in block]
         whole, parts = predict_parts(trained.model, texts, width, allowed=trained.allowed)
         before = raw.settle(*whole, depth)[:2] if trained.calibration else None
