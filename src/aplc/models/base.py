@@ -54,7 +54,7 @@ class LabelModel(Protocol):
 
     @property
     def n_added(self) -> int:
-        """How many of the last clusters hold labels that were added after training."""
+        """How many of the last clusters hold labels that training documents did not have."""
 
     @property
     def batch_size(self) -> int:

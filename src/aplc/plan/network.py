@@ -226,6 +226,7 @@ def plan(
     screen = screen or Screen(quiet=True)
     sample_size = max(SAMPLE, POOL * config.train.batch_size)
     seen = survey_source(source, config.data, sample_size, screen)
+    seen = replace(seen, labels=seen.labels.seen)
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:
         cache = DocumentCache.build(
