@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from aplc.machine import n_processes, set_rank
+from aplc.nn.device import choose_device
 
 T = TypeVar("T")
 
@@ -117,7 +118,7 @@ class World:
     @property
     def device(self) -> torch.device:
         """Where this rank computes: its own GPU, or the CPU."""
-        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        return choose_device(self.local_rank).device
 
 
 def _reduce(gradients: list[Tensor]) -> None:
