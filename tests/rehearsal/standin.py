@@ -10,13 +10,14 @@ tensor without memory of its own loses what it holds.
     with standin.present():           # else `torch.accelerator.is_available()` stays False
         torch.zeros(3, device="standin") + torch.zeros(3)      # RuntimeError, as with CUDA
 
-Not like CUDA: nothing runs later than it is called, attention is written out, autocast changes no operator.
+Not like CUDA: nothing runs later than it is called, attention is written out, and rounding is the CPU's.
 """
 
 import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
@@ -140,7 +141,7 @@ def _own_random_numbers(func: Any, kwargs: Any) -> Iterator[None]:
 
 # -- the device's module, torch.standin
 
-_present = False
+_present = _has_bfloat16 = False
 
 
 class _Module:
@@ -181,11 +182,8 @@ class _Module:
     def get_device_name(self, device: Any = None) -> str:
         return "a stand-in"
 
-    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        return 1 << 30, 2 << 30
-
     def is_bf16_supported(self, including_emulation: bool = True) -> bool:
-        return False
+        return _has_bfloat16
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
@@ -236,30 +234,68 @@ def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Te
     return _run(aten.copy_.default, (target, source), {})
 
 
-_library = torch.library.Library("aten", "IMPL")
-_setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hooks())
-for _func in _factories():
-    _library.impl(_func._schema.name.removeprefix("aten::") + (f".{_func._overloadname}" * (_func._overloadname != "default")), _factory(_func), "PrivateUse1")
-_library.impl("_copy_from", _copy_from, "PrivateUse1")
-
-
 def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
     if isinstance(tensor, StandInTensor):
-        raise RuntimeError("cannot pin a tensor on the device; only dense CPU tensors can be pinned")
+        raise RuntimeError(f"cannot pin a tensor on {NAME}; only dense CPU tensors can be pinned")
     return tensor.clone()
 
 
+# -- autocast: CUDA's lists, as far as this package and the encoders of transformers use them
+
+_AUTOCAST = "AutocastPrivateUse1"
+_IN_BFLOAT16 = ("matmul", "mm", "bmm", "addmm", "addbmm", "baddbmm", "linear", "scaled_dot_product_attention")
+_IN_FLOAT32 = ("softmax.int", "log_softmax.int", "layer_norm", "exp", "log", "log1p", "softplus", "cross_entropy_loss")
+
+
+def _autocast(func: Any, dtype: torch.dtype) -> Any:
+    def cast(x: Any) -> Any:
+        is_cast = isinstance(x, StandInTensor) and x.is_floating_point() and x.dtype != torch.float64
+        return x.to(dtype) if is_cast else x
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _AUTOCAST))
+        with torch._C._ExcludeDispatchKeyGuard(keys):
+            args, kwargs = pytree.tree_map(cast, (args, kwargs))
+            return func(*args, **kwargs)
+
+    return run
+
+
+_library, _others = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
+"""What is registered stays so for as long as they live."""
+
+
+def _register() -> None:
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module(), hook=_Hooks())
+    for func in _factories():
+        _library.impl(func, _factory(func), "PrivateUse1")
+    _library.impl("_copy_from", _copy_from, "PrivateUse1")
+    _others.fallback(torch.library.fallthrough_kernel, _AUTOCAST)
+    for names, dtype in ((_IN_BFLOAT16, torch.bfloat16), (_IN_FLOAT32, torch.float32)):
+        for name in names:
+            packet, _, overload = name.partition(".")
+            func = getattr(getattr(aten, packet), overload or "default")
+            _library.impl(func, _autocast(func, dtype), _AUTOCAST)
+
+
+_register()
+
+
 @contextlib.contextmanager
-def present() -> Iterator[None]:
-    """The device is there."""
-    global _present  # noqa: PLW0603
-    swaps = torch.__future__.get_swap_module_params_on_conversion()
-    pins = Tensor.pin_memory
-    # CUDA's parameters keep their identity when a module is moved, and with it shared weights.
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    _present, Tensor.pin_memory = True, _pin_memory
-    try:
-        yield
-    finally:
-        _present, Tensor.pin_memory = False, pins
-        torch.__future__.set_swap_module_params_on_conversion(swaps)
+def present(*, bfloat16: bool = False) -> Iterator[None]:
+    """The device is there, with or without bfloat16."""
+    global _present, _has_bfloat16
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Tensor, "pin_memory", _pin_memory)
+        # Python can't offer these two through the hooks.
+        patch.setattr(torch.accelerator, "synchronize", lambda device=None: None)
+        patch.setattr(torch.accelerator, "get_memory_info", lambda device=None: (1 << 30, 2 << 30))
+        # CUDA's parameters keep their identity when a module is moved, and with it shared weights.
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        _present, _has_bfloat16 = True, bfloat16
+        try:
+            yield
+        finally:
+            _present, _has_bfloat16 = False, False
+            torch.__future__.set_swap_module_params_on_conversion(before)

@@ -1,7 +1,7 @@
 """Where networks compute. Chosen here and nowhere else, and said with the reason.
 
-The first of: what `using_device` was given (`--device`, `Tagger(device=...)`), the environment variable APLC_DEVICE, the
-accelerator that PyTorch finds, the CPU. Words models always compute on the CPU.
+The first of: what `using_device` was given (`--device`, `Tagger(device=...)`), the environment variable APLC_DEVICE,
+the accelerator that PyTorch finds, the CPU. Words models always compute on the CPU.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from aplc.errors import AplcError
+from aplc.machine import n_processes
 
 VARIABLE = "APLC_DEVICE"
 UNFIT = {"mps": "has no float64, in which losses are summed"}
@@ -70,17 +71,19 @@ def _parse(name: str, source: str, found: torch.device | None, local_rank: int) 
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise AplcError(f"{source} {name}: not a device; {_at_hand(found)}") from None
+        raise AplcError(f"{source}: {name!r} is not a device; {_at_hand(found)}") from None
     if device.type in UNFIT:
-        raise AplcError(f"{source} {name}: {device.type} {UNFIT[device.type]}; {_at_hand(found)}")
+        raise AplcError(f"{source}: {device.type} {UNFIT[device.type]}; {_at_hand(found)}")
     if device.type == "cpu":
         return torch.device("cpu")
     if found is None or device.type != found.type:
-        raise AplcError(f"{source} {name}: not found; {_at_hand(found)}")
+        raise AplcError(f"{source}: {name!r} was not found; {_at_hand(found)}")
     if device.index is None:
         return _of_rank(device.type, local_rank)
+    if n_processes() > 1:
+        raise AplcError(f"{source}: each process takes a device of its own; give {device.type!r} without a number")
     if device.index >= torch.accelerator.device_count():
-        raise AplcError(f"{source} {name}: not found; {_at_hand(found)}")
+        raise AplcError(f"{source}: {name!r} was not found; {_at_hand(found)}")
     return device
 
 

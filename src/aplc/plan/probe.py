@@ -20,6 +20,7 @@ from torch import Tensor
 
 from aplc.data.batches import Batch, Batches, prefetch
 from aplc.machine import free_bytes, resident_bytes
+from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
 from aplc.nn.xlnet import XLNet
@@ -152,8 +153,9 @@ def spread_batches(batches: Batches, n: int) -> list[NDArray[np.int64]]:
 
 
 def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    device = world().device
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.monotonic()
 
 
@@ -183,6 +185,6 @@ def _disk_speed() -> float:
 def memory_at_hand() -> tuple[int, str]:
     """(bytes, what they are): the GPU's memory, or what this process has and may still get."""
     device = world().device
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[1], torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return torch.accelerator.get_memory_info(device)[1], module_of(device).get_device_name(device)
     return free_bytes() + resident_bytes(), "memory available now"
