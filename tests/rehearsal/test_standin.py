@@ -31,7 +31,7 @@ def here():
         lambda there, here: there @ here.t(),
         lambda there, here: torch.cat([there, here]),
         lambda there, here: torch.where(here > 0, there, there),
-        lambda there, here: nn.functional.linear(there, here),
+        nn.functional.linear,
         lambda there, here: there.gather(1, torch.zeros(3, 1, dtype=torch.int64)),
         lambda there, here: there.index_select(0, torch.tensor([0])),
         lambda there, here: nn.functional.embedding(torch.tensor([0]), there),

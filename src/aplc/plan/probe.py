@@ -91,19 +91,20 @@ def _rows(batch: Batch, n: int) -> Batch:
 
 
 def _kept_bytes(encoder: Encoder, batch: Batch) -> int:
+    device = world().device
+    encoder.to(device).train()  # before its weights' addresses are taken
     own = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, int] = {}
     alive: list[Tensor] = []  # a freed storage's address could come up again
 
     def count(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()  # a graph that keeps a tensor with its own history would never be freed
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             alive.append(tensor)
         return tensor
 
-    device = world().device
-    encoder.to(device).train()
     moved = batch.to(device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), autocast(device):
         encoder(moved.input_ids, moved.attention_mask, moved.token_type_ids)

@@ -204,7 +204,7 @@ def describe_work(network: nn.Module, *, bfloat16: bool) -> str:
     n_parameters = sum(p.numel() for p in network.parameters())
     device, size = world().device, world().size
     threads = torch.get_num_threads()
-    where = f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else f"{device.type}"
+    where = f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else str(device)
     dtype = "bfloat16 where it is safe" if bfloat16 else "float32"
     processes = f"{size} processes with " if size > 1 else ""
     return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"
