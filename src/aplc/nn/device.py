@@ -37,9 +37,9 @@ class Choice:
 
 def choose_device(local_rank: int = 0) -> Choice:
     """The device of this machine's process number `local_rank`; a name that is of no use here raises AplcError."""
-    name, source = _given or (os.environ.get(VARIABLE, ""), VARIABLE)
+    name, source = _given or (os.environ.get(VARIABLE) or None, VARIABLE)
     found = torch.accelerator.current_accelerator(check_available=True)
-    if name:
+    if name is not None:
         return Choice(_parse(name, source, found, local_rank), f"as {source} says")
     if found is None:
         return Choice(torch.device("cpu"), "no GPU found")
