@@ -311,8 +311,9 @@ def present(*, bfloat16: bool = False) -> Iterator[None]:
     # device was registered; without threads it needs none.
     with pytest.MonkeyPatch.context() as patch, torch.autograd.set_multithreading_enabled(False):
         patch.setattr(Tensor, "pin_memory", _pin_memory)
-        # Python can't offer these two through the hooks.
+        # Python can't offer these through the hooks.
         patch.setattr(torch.accelerator, "synchronize", lambda device=None: None)
+        patch.setattr(torch.accelerator, "max_memory_allocated", lambda device=None: 1 << 20)
         patch.setattr(torch.accelerator, "get_memory_info", lambda device=None: (1 << 30, 2 << 30))
         # CUDA's parameters keep their identity when a module is moved, and with it shared weights.
         torch.__future__.set_swap_module_params_on_conversion(True)
