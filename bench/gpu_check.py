@@ -9,6 +9,7 @@ same order every time. `--quick` has sizes for trying the script itself (`--devi
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import platform
@@ -183,12 +184,9 @@ class Check:
                     raise InterruptedError
                 return step(running, batch, rate)
 
-            try:
-                with mock.patch.object(loop, "train_step", dying):
-                    self.train("parts", settings)
+            with contextlib.suppress(InterruptedError), mock.patch.object(loop, "train_step", dying):
+                self.train("parts", settings)
                 raise AssertionError("the run ended before it could die")
-            except InterruptedError:
-                pass
             parts, _ = self.train("parts", settings, resume=True)
         off = [abs(a - b) / a for a, b in zip(_losses(whole), _losses(parts), strict=True)]
         return {"losses off by": _limit(max(off), 1e-2)}
@@ -253,15 +251,15 @@ class Check:
         net = build_encoder(config.model, vocab_size=32000, max_length=self.sizes.tokens).to(device)
         ids = torch.randint(5, 90, (8, self.sizes.tokens), device=device)
         mask, types = torch.ones_like(ids), torch.zeros_like(ids)
+
+        def step(precision: str) -> None:
+            net.zero_grad()
+            with loop.autocast(device, precision):
+                states = net(ids, mask, types)
+            states.float().square().sum().backward()
+
         for precision in ("float32", "auto"):
-
-            def step(precision: str = precision) -> None:
-                net.zero_grad()
-                with loop.autocast(device, precision):
-                    states = net(ids, mask, types)
-                states.float().square().sum().backward()
-
-            figures[f"texts a second, {precision}"] = len(ids) / self.seconds(step)
+            figures[f"texts a second, {precision}"] = len(ids) / self.seconds(partial(step, precision))
         if device.type != "cpu":
             figures["memory, GB"] = torch.accelerator.max_memory_allocated(device) / 1e9
         return figures

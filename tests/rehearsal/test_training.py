@@ -88,6 +88,16 @@ def test_a_run_moves_between_devices(few, tmp_path, monkeypatch):
         assert_close_weights(tmp_path / "whole", out)
 
 
+def test_partly_reviewed_documents(few, tmp_path):
+    """Of feedback, only labels that were accepted or rejected have a term in the loss."""
+    rows = [
+        {"text": row["text"], "accepted": row["labels"], "rejected": ["rare"]} for row in topic_rows(14, seed=9)[1:]
+    ]
+    more = write_rows(tmp_path / "more.jsonl", rows)
+    command = ["train", few, "--more", more, "--preset", "tiny", *as_options([*SETTINGS, "train.accumulate=2"])]
+    assert_close_weights(*run_on_both(tmp_path, *command))
+
+
 def test_words_and_a_network_together(few, tmp_path):
     """The words part is fitted and read on the CPU, the network's on the device, and the blend is the same."""
     command = ["train", few, "--preset", "tiny", *as_options([*SETTINGS, "model.kind=both"])]
