@@ -71,20 +71,9 @@ class Sizes:
 
 SMALL = ["model.layers=1", "model.width=32", "model.heads=2", "model.inner_width=64", "model.hidden_width=32"]
 QUICK = Sizes(256, 50, {"small": (64, [100], 300)}, [*SMALL, "data.vocab_size=60"], SMALL, 16, 60, 1)
-FULL = Sizes(
-    documents=6400,
-    network=[],
-    tested=500,
-    shapes={
-        "eurlex-4k": (768, [1978], 3956),
-        "wiki10-31k": (768, [15469], 30938),
-        "amazon-670k": (512, [167523, 335046, 502568], 670091),
-    },
-    base=["model.layers=12", "model.width=768", "model.heads=12", "model.inner_width=3072"],
-    tokens=512,
-    pieces=500,
-    repeats=10,
-)
+SHAPES = {"eurlex-4k": (768, [1978], 3956), "amazon-670k": (512, [167523, 335046, 502568], 670091)}
+BASE = ["model.layers=12", "model.width=768", "model.heads=12", "model.inner_width=3072"]
+FULL = Sizes(6400, 500, SHAPES, network=[], base=BASE, tokens=512, pieces=500, repeats=10)
 SAME = ["model.dropout=0", "model.hidden_dropout=0", "train.precision=float32", "train.lr_encoder=2e-4"]
 """Without chance, and at a rate at which rounding does not grow."""
 
@@ -96,11 +85,11 @@ class Check:
         self.corpus, self.device, self.sizes, self.folder = corpus, device, sizes, folder
 
     def both(self, do: Callable[[str], Any]) -> list[Any]:
-        """On the CPU, and on the device."""
+        """On the CPU, "here", and on the device, "there"."""
         found = []
-        for device in ("cpu", self.device):
+        for where, device in (("here", "cpu"), ("there", self.device)):
             with using_device(device):
-                found.append(do(device))
+                found.append(do(where))
         return found
 
     def train(self, name: str, settings: list[str], **options: Any) -> tuple[Path, float]:
@@ -155,7 +144,7 @@ class Check:
 
     def training(self) -> Figures:
         """The same run on both, in float32 and without dropout."""
-        runs = self.both(lambda device: self.train(f"train-{device}", SAME))
+        runs = self.both(lambda where: self.train(f"train-{where}", SAME))
         here, there = (path for path, _ in runs)
         off = [abs(a - b) / a for a, b in zip(_losses(here), _losses(there), strict=True)]
         figures: Figures = {"losses off by": _limit(max(off), 1e-2)}
@@ -199,15 +188,15 @@ class Check:
         for row in rows[:10]:
             row.labels.append("a new label")
 
-        def use(device: str) -> Figures:
-            trained = load_tagger(self.folder / "train-cpu")
+        def use(where: str) -> Figures:
+            trained = load_tagger(self.folder / "train-here")
             began = time.monotonic()
             ids, probs = predict_texts(trained.model, texts, 5)
             seconds = time.monotonic() - began
             scores = evaluate(trained, islice(corpus.documents("test"), self.sizes.tested)).metrics.result()["P@5"]
             words = [part.effect for part in explain(trained, texts[0][:300], trained.labels.names[0]).parts]
             larger = add_labels(trained, rows, ["a new label"])
-            save_tagger(larger, self.folder / f"added-{device}")
+            save_tagger(larger, self.folder / f"added-{where}")
             added = predict_texts(larger.model, texts, 5)[1]
             return {"ids": ids, "probs": probs, "P@5": scores, "words": words, "seconds": seconds, "added": added}
 
@@ -236,8 +225,8 @@ class Check:
         settings += ["train.steps=20", "train.warmup_steps=5", "train.evaluate_steps=10", "train.lr=1e-3"]
         config = PretrainConfig.from_preset("mini").with_settings(settings)
 
-        def run(device: str) -> float:
-            out = self.folder / f"pretrain-{device}"
+        def run(where: str) -> float:
+            out = self.folder / f"pretrain-{where}"
             pretrain(open_texts(self.corpus, BadRows()), config, out)
             return _losses(out)[-1]
 
