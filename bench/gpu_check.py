@@ -65,15 +65,14 @@ class Sizes:
     network: list[str]  # settings of training runs
     base: list[str]  # settings of the encoder whose speed is measured
     tokens: int
-    pieces: int  # of the tokenizer for pretraining
     repeats: int
 
 
 SMALL = ["model.layers=1", "model.width=32", "model.heads=2", "model.inner_width=64", "model.hidden_width=32"]
-QUICK = Sizes(256, 50, {"small": (64, [100], 300)}, [*SMALL, "data.vocab_size=60"], SMALL, 16, 60, 1)
+QUICK = Sizes(256, 50, {"small": (64, [100], 300)}, network=SMALL, base=SMALL, tokens=16, repeats=1)
 SHAPES = {"eurlex-4k": (768, [1978], 3956), "amazon-670k": (512, [167523, 335046, 502568], 670091)}
 BASE = ["model.layers=12", "model.width=768", "model.heads=12", "model.inner_width=3072"]
-FULL = Sizes(6400, 500, SHAPES, network=[], base=BASE, tokens=512, pieces=500, repeats=10)
+FULL = Sizes(6400, 500, SHAPES, network=[], base=BASE, tokens=512, repeats=10)
 SAME = ["model.dropout=0", "model.hidden_dropout=0", "train.precision=float32", "train.lr_encoder=2e-4"]
 """Without chance, and at a rate at which rounding does not grow."""
 
@@ -214,10 +213,10 @@ class Check:
             return {"P@5": evaluate(load_tagger(path), documents).metrics.result()["P@5"], "seconds": seconds}
 
     def pretraining(self) -> Figures:
-        """A few steps of permutation language modelling, with memory."""
+        """A few steps of permutation language modelling, with memory, on the tokens of `training`."""
         settings = ["model.layers=2", "model.width=64", "model.heads=2", "model.inner_width=128", "model.dropout=0"]
         settings += [
-            f"data.vocab_size={self.sizes.pieces}",
+            f"data.tokenizer={self.folder / 'train-here'}",
             "data.max_length=64",
             "data.memory=16",
             "train.batch_size=4",
