@@ -99,7 +99,7 @@ def test_taggers_take_a_device():
             Tagger("tiny", device=wrong).fit(["a"], [["b"]])
 
 
-COMMANDS = ("plan", "pretrain", "train", "evaluate", "ablate", "predict", "serve", ("labels", "add"))
+COMMANDS = ("plan", "pretrain", "train", "evaluate", "ablate", "predict", "review", "serve", ("labels", "add"))
 
 
 @pytest.mark.parametrize("command", COMMANDS)

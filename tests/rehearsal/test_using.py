@@ -45,6 +45,11 @@ def test_predicting(rule, model, corpus, tmp_path, monkeypatch):
     assert_close(*([json.loads(line) for line in file.open()] for file in files))
 
 
+def test_queueing_for_review(model, corpus, tmp_path):
+    files = run_on_both(tmp_path, "review", model, corpus / "test.jsonl", suffix=".jsonl")
+    assert_close(*([json.loads(line) for line in file.open()] for file in files))
+
+
 def test_explaining(model):
     def explained(device):
         with using_device(device):
