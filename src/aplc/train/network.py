@@ -231,6 +231,7 @@ def fit_network(
         world().barrier()
         return
     on_gpu = loop.uses_bfloat16(world().device, config.train.precision)
+    screen.say(f"device: {world().choice}")
     work = loop.describe_work(model, bfloat16=on_gpu or model.encoder.in_bfloat16)
     screen.say(f"training: {work}, {len(batches):,} steps an epoch")
     save_frame(trained, folder.path)
