@@ -52,6 +52,7 @@ def evaluate(
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
+    from aplc.models.base import tell_speed
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
@@ -72,6 +73,7 @@ def evaluate(
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
+        tell_speed(trained.model.kind, screen)
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
@@ -179,6 +181,7 @@ def predict(
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
+    from aplc.models.base import tell_speed
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.predict.writers import check_kept
@@ -201,6 +204,7 @@ def predict(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
     )
     trained = load_tagger(model)
+    tell_speed(trained.model.kind, screen := Screen())
     if precision is not None and trained.calibration:
         chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)
@@ -208,7 +212,7 @@ def predict(
             f"threshold {chosen:g}: on held-out documents, {found:.1%} of the labels the model knows are found",
             file=sys.stderr,
         )
-    with Screen().bar("tagging") as advance:
+    with screen.bar("tagging") as advance:
         documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
         n, n_abstained = predict_file(
             trained, documents, out, rule, advance, separator=columns.separator, labels_as=labels_as
