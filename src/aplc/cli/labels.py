@@ -77,7 +77,7 @@ def add(
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.errors import AplcError
-    from aplc.models.base import say_device
+    from aplc.models.base import say_how
     from aplc.predict.decide import read_names
     from aplc.train.relabel import add_labels
 
@@ -95,7 +95,7 @@ def add(
             known = trained.labels.index.keys() | trained.labels.retired
             new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
         screen = Screen()
-        say_device(trained.model.kind, screen.say)
+        say_how(trained.model.kind, screen)
         with screen.bar("encoding examples") as advance:
             changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
         lacking = int((changed.labels.counts[-len(new) :] == 0).sum())

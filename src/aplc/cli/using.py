@@ -61,7 +61,7 @@ def evaluate(
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
-    from aplc.models.base import say_device
+    from aplc.models.base import say_how
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
@@ -82,7 +82,7 @@ def evaluate(
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
-        say_device(trained.model.kind, screen.say)
+        say_how(trained.model.kind, screen)
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
@@ -191,7 +191,7 @@ def predict(
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
-    from aplc.models.base import say_device
+    from aplc.models.base import say_how
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.predict.writers import check_kept
@@ -214,7 +214,7 @@ def predict(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
     )
     trained, screen = load_tagger(model), Screen()
-    say_device(trained.model.kind, screen.say)
+    say_how(trained.model.kind, screen)
     if precision is not None and trained.calibration:
         chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)

@@ -16,7 +16,9 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from aplc import native
 from aplc.config import Config
+from aplc.console import Screen
 from aplc.errors import ModelError
 
 Ability = Literal["learn", "add_labels", "export", "distribute", "clusters"]
@@ -247,12 +249,14 @@ def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], w
     return function
 
 
-def say_device(kind: str, say: Callable[[str], None]) -> None:
-    """One line on where a model's network computes, and why; nothing for a kind without one."""
+def say_how(kind: str, screen: Screen) -> None:
+    """Say where a model's network computes, and why; and where scores of words would be found faster."""
     if KINDS[kind].on_device:
         from aplc.nn.distributed import world
 
-        say(f"device: {world().choice}")
+        screen.say(f"device: {world().choice}")
+    if "words" in KINDS[kind].sections:
+        native.tell(screen, "SciPy and NumPy find a text's labels by its words, which takes longer")
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:

@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
 
-from aplc.models.base import say_device
+from aplc.models.base import say_how
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Guard, Limits
 
@@ -91,7 +91,7 @@ def serve(
         raise AplcError("--token: a token must be ASCII and not empty")
     listener = listen(host, port)
     service = Service.load(model, limits=limits)
-    say_device(service.tagger.model.kind, screen.say)
+    say_how(service.tagger.model.kind, screen)
     shown = f"[{host}]" if ":" in host else host
     screen.say(
         f"serving {model} ({service.tagger.labels.n_in_use:,} labels) at http://{shown}:{listener.getsockname()[1]}/, "
