@@ -27,7 +27,7 @@ from aplc.files import atomic_path
 from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_header
 from aplc.nn.weights import WEIGHTS
 from aplc.words.index import Index, best_columns
-from aplc.words.text import BUCKETS, STARTS, VERSION, count_words
+from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_words
 
 WEIGHTS_VERSION = 2
 """Of how weights are stored."""
@@ -131,6 +131,13 @@ class WordsModel:
 
     def characters_read(self, text: str) -> int:
         return len(text)
+
+    def unknown_words(self, texts: Sequence[str]) -> Floats:
+        counts = count_single_words(texts)
+        known = np.isin(counts.indices, self.features.bucket[: np.searchsorted(self.features.bucket, STARTS[1])])
+        text = np.repeat(np.arange(len(texts)), np.diff(counts.indptr))
+        total = np.bincount(text, counts.data, minlength=len(texts))
+        return np.bincount(text, counts.data * ~known, minlength=len(texts)) / np.maximum(total, 1)
 
     def settings(self) -> dict[str, Any]:
         sizes = {"n_words": len(self.features.bucket), "n_weights": len(self.index.label)}
