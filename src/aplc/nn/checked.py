@@ -122,12 +122,18 @@ def build_checked(build: Callable[[], Module], header: Header, folder: Path) -> 
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Copy the weights in; NaN and infinite values are refused."""
+    """Put the weights in; NaN and infinite values are refused.
+
+    Weights of the model's own type stay mapped from the file, privately: processes that load it share the memory, until
+    one changes a weight.
+    """
     try:
         state = load_file(path)
         for name, tensor in state.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise ModelError(f"{path}: {name} has NaN or infinite values")
-        model.load_state_dict(state)
+        own = model.state_dict()
+        fits = all(name in own and own[name].dtype == tensor.dtype for name, tensor in state.items())
+        model.load_state_dict(state, assign=fits)
     except (SafetensorError, RuntimeError, OSError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None

@@ -1,9 +1,9 @@
 """Drift: recent texts are unlike those the model was tried on at the end of training.
 
 A model folder has, for the documents held out of training, the range in which the top probability and the share of
-unknown words of 19 in 20 of them lie (`held_out.ranges` in config.json). Of texts of the same kind one in 20 is outside.
-A warning says that of the last `WINDOW` texts more than `MOST` are. The price of so plain a rule: it takes hundreds of
-texts to notice, and texts that are wrong in other ways are not noticed.
+unknown words of 19 in 20 of them lie (`held_out.ranges` in config.json). Of texts of the same kind one in 20 is
+outside. A warning says that of the last `WINDOW` texts more than `MOST` are. The price of so plain a rule: it takes
+hundreds of texts to notice, and texts that are wrong in other ways are not noticed.
 """
 
 from collections import deque

@@ -4,8 +4,8 @@
     curl -d '{"text": "Evoked potentials in children."}' -H 'Content-Type: application/json' localhost:8000/tag
 
 One process, one model, one thread that calls it (`batcher.py`); the event loop does the HTTP. With several workers
-(`workers.py`) each of them is such a process. When asked to stop, the server accepts no new connections, answers every request it has received, and tells clients that keep a connection open
-to close it.
+(`workers.py`) each of them is such a process. When asked to stop, the server accepts no new connections, answers every
+request it has received, and tells clients that keep a connection open to close it.
 """
 
 import asyncio

@@ -82,4 +82,4 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
 
 def _range(parts: Sequence[NDArray]) -> list[float] | None:
     """Where 19 in 20 of the values lie: how the server knows that texts are unlike these (`serve/drift.py`)."""
-    return np.quantile(np.concatenate(parts), [0.025, 0.975]).round(6).tolist() if parts else None
+    return np.quantile(np.concatenate(parts), [0.025, 0.975]).tolist() if parts else None
