@@ -24,10 +24,11 @@ def serving(model, *options, env=None):
     command = [sys.executable, "-m", "aplc", "serve", str(model), "--port", "0", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}) as process:
         try:
-            lines = [process.stderr.readline()]
-            address = re.search(r"at http://[\w.]+:(\d+)/", lines[0])
-            assert address, lines[0] + process.stderr.read()
+            line = process.stderr.readline()
+            address = re.search(r"at http://[\w.]+:(\d+)/", line)
+            assert address, line + process.stderr.read()
             port = int(address.group(1))
+            threading.Thread(target=process.stderr.read, daemon=True).start()  # else a full pipe would stop it
             wait_until_up(port)
             yield process, port
         finally:

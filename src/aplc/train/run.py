@@ -80,6 +80,11 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
     return trained
 
 
+ENOUGH = 100
+"""Documents from which a range can be told."""
+
+
 def _range(parts: Sequence[NDArray]) -> list[float] | None:
     """Where 19 in 20 of the values lie: how the server knows that texts are unlike these (`serve/drift.py`)."""
-    return np.quantile(np.concatenate(parts), [0.025, 0.975]).tolist() if parts else None
+    values = np.concatenate(parts) if parts else np.empty(0)
+    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) >= ENOUGH else None
