@@ -1,4 +1,4 @@
-"""Guards the drift warning: silent on texts like the held-out ones, loud on others, and absent where nothing is known."""
+"""Guards the drift warning: silent on texts like the held-out ones, loud on others, absent where nothing is known."""
 
 from dataclasses import replace
 

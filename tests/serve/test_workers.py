@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aplc import Tagger
+from aplc.serve import workers
 from helpers import aplc, fails, topic_rows
 from load import JSON, call, read_metrics, run_load, serving
 
@@ -93,9 +95,9 @@ def test_workers_share_the_load_and_a_dead_one_is_replaced(server, texts, expect
     assert len(first) == 2
     load = run_load(port, texts, expected, clients=16, seconds=2, headers=HEADERS)
     assert (load.wrong[:1], load.lost[:1], load.refused) == ([], [], 0)
+    wait_until(lambda: metrics_of(port)['aplc_requests_total{path="/tag",status="200"}'] == load.answered)
     metrics = metrics_of(port)
-    assert metrics["aplc_texts_total"] == metrics['aplc_requests_total{path="/tag",status="200"}'] == load.answered
-    assert metrics["aplc_workers"] == 2
+    assert (metrics["aplc_texts_total"], metrics["aplc_workers"]) == (load.answered, 2)
 
     correcting = Correcting(port)
     wait_until(lambda: len(correcting.confirmed) > 20)
@@ -134,6 +136,20 @@ def test_workers_end_with_the_first_process_and_lose_no_correction(server):
     assert confirmed <= stored(feedback)
 
 
-def test_model_that_no_worker_can_load_is_one_line(place, words_model):
-    place.put_broken(words_model)
-    fails(aplc("serve", place.folder, "--port", 0, "--workers", 2), "model.safetensors")
+FAILING = """
+import json, socket, sys
+channel = socket.socket(fileno=int(sys.argv[2])).makefile("rw")
+for what, value in (("settings", None), ("failed", "the model is damaged")):
+    channel.write(json.dumps({"ask": what, "number": 0, "value": value}) + "\\n")
+    channel.flush()
+    channel.readline()
+sys.exit(2)
+"""
+
+
+@pytest.mark.parametrize(("script", "words"), [(FAILING, "the model is damaged"), ("raise SystemExit(3)", "code 3")])
+def test_worker_that_never_gets_ready_is_one_line(place, monkeypatch, script, words):
+    monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-S", "-c", script))
+    done = aplc("serve", place.folder, "--port", 0, "--workers", 2)
+    fails(done, words)
+    assert done.stderr.count("\n") == 1

@@ -241,8 +241,8 @@ def serve(
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
     from aplc.console import Screen
     from aplc.serve.guard import Limits
-    from aplc.serve.server import Settings
     from aplc.serve.server import serve as serve_model
+    from aplc.serve.settings import Settings
 
     limits = Limits(body=max_body, texts=max_texts, queue=max_queue, feedback=max_feedback)
     settings = Settings(model=model, token=token, limits=limits, feedback=feedback, review=review)

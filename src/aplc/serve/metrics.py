@@ -11,8 +11,8 @@ import os
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""prometheus_client's name for the folder that workers share; it must be set before prometheus_client is imported."""
+from aplc.serve.settings import METRICS_FOLDER
+
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the histogram of request times."""
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -24,7 +24,7 @@ class ServerMetrics:
 
     def __init__(self) -> None:
         self.registry = own = CollectorRegistry()
-        self.folder = os.environ.get(FOLDER)
+        self.folder = os.environ.get(METRICS_FOLDER)
         self.queue_texts = Gauge("aplc_queue_texts", "Texts waiting.", registry=own, multiprocess_mode="livesum")
         self.texts = Counter("aplc_texts_total", "Texts tagged.", registry=own)
         self.batches = Counter("aplc_batches_total", "Batches tagged.", registry=own)

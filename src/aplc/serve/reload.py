@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from aplc.errors import AplcError
-from aplc.store.safety import CONFIG
 
+CONFIG = "config.json"
+"""`store/safety.py` calls it the same; importing that imports torch, which the first process does without."""
 EVERY = 2.0
 """Seconds between two looks at the folder."""
 

@@ -13,11 +13,9 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Any
 
 from aplc.console import Screen
 from aplc.errors import AplcError
@@ -29,12 +27,10 @@ try:
 except ImportError as error:
     raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
 
-from aplc.serve.app import make_app
 from aplc.serve.feedback import FeedbackFile
-from aplc.serve.guard import Guard, Limits
+from aplc.serve.guard import Guard
 from aplc.serve.reload import About, Reloader
-from aplc.serve.review import ReviewQueue
-from aplc.serve.service import Service
+from aplc.serve.settings import Settings
 
 BACKLOG = 2048
 """Connections that the system holds for us."""
@@ -42,31 +38,6 @@ BACKLOG = 2048
 DRAIN_TIME = 1.0
 """Seconds that an open connection has for one more request after the signal to stop."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What a server is started with; workers get it from the first process."""
-
-    model: Path
-    token: str | None = None
-    limits: Limits = field(default_factory=Limits)
-    feedback: Path | None = None
-    review: Path | None = None
-
-    def service(self) -> Service:
-        """Load the model, and open what corrections need."""
-        feedback = None if self.feedback is None else FeedbackFile(self.feedback)
-        review = ReviewQueue(self.review, self.feedback) if self.review and self.feedback else None
-        return Service.load(self.model, limits=self.limits, feedback=feedback, review=review)
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        paths = {name: value[name] and Path(value[name]) for name in ("model", "feedback", "review")}
-        return cls(**{**value, **paths, "limits": Limits(**value["limits"])})
 
 
 class Server(uvicorn.Server):
@@ -137,7 +108,7 @@ def serve(
     """Serve a model folder until SIGTERM or Ctrl-C, from this process or from several workers."""
     screen = screen or Screen(quiet=True)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    _check(settings)
+    settings.check()
     listener = listen(host, port)
     said = FeedbackFile.open(settings.feedback)[1] if settings.feedback else ""
 
@@ -169,21 +140,13 @@ def serve(
 def _serve_alone(
     settings: Settings, listener: socket.socket, started: Callable[[About], None], say: Callable[[str], None]
 ) -> None:
-    service = settings.service()
+    from aplc.serve.app import Service, make_app  # imports torch, which a first process does without
+
+    service = Service.open(settings)
     reloader = Reloader(settings.model, partial(service.take, settings.model), say)
     service.reload = reloader.reload
     started(service.about())
     Server(make_app(service, token=settings.token), background=[reloader.watch]).run(sockets=[listener])
-
-
-def _check(settings: Settings) -> None:
-    token = settings.token
-    if token is not None and (not token.isascii() or not token.strip()):
-        raise AplcError("--token: a token must be ASCII and not empty")
-    if settings.review and not settings.feedback:
-        raise AplcError("--review needs --feedback FILE, which says what has been reviewed")
-    if settings.review and settings.feedback and settings.review.resolve() == settings.feedback.resolve():
-        raise AplcError("--review and --feedback must be two files")
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -16,6 +16,7 @@ from aplc.serve.guard import Limits
 from aplc.serve.metrics import ServerMetrics
 from aplc.serve.review import ReviewQueue
 from aplc.serve.served import ServedModel
+from aplc.serve.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +52,13 @@ class Service:
     @classmethod
     def load(cls, model: Path, **options: Any) -> Self:
         return cls(ServedModel.load(model), **options)
+
+    @classmethod
+    def open(cls, settings: Settings) -> Self:
+        """Load the model, and open what corrections need."""
+        feedback = None if settings.feedback is None else FeedbackFile(settings.feedback)
+        review = ReviewQueue(settings.review, settings.feedback) if settings.review and settings.feedback else None
+        return cls.load(settings.model, limits=settings.limits, feedback=feedback, review=review)
 
     def close(self) -> None:
         """Finish what was accepted."""

@@ -17,10 +17,10 @@ from types import FrameType
 from typing import Any
 
 from aplc.errors import AplcError
-from aplc.serve.app import make_app
+from aplc.serve.app import Service, make_app
 from aplc.serve.channel import Channel
-from aplc.serve.metrics import FOLDER
-from aplc.serve.server import Server, Settings
+from aplc.serve.server import Server
+from aplc.serve.settings import METRICS_FOLDER, Settings
 
 
 class WorkerServer(Server):
@@ -45,7 +45,7 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
     running = asyncio.create_task(channel.run())
     settings = Settings.from_json(await channel.ask("settings"))
     try:
-        service = await asyncio.to_thread(settings.service)
+        service = await asyncio.to_thread(Service.open, settings)
     except (AplcError, OSError) as error:
         await channel.ask("failed", str(error))
         return 2
@@ -55,7 +55,7 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
         await channel.ask("ready", service.about())
         await running
         await stop(False)  # the first process has gone
-        shutil.rmtree(os.environ[FOLDER], ignore_errors=True)  # which would have done this
+        shutil.rmtree(os.environ[METRICS_FOLDER], ignore_errors=True)  # which would have done this
 
     server = WorkerServer(make_app(service, token=settings.token), background=[ready], shares_socket=True)
     await server.serve(sockets=[listener])

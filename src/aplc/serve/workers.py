@@ -22,10 +22,10 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from aplc.errors import AplcError
 from aplc.serve.channel import Channel, GoneError, Handler
-from aplc.serve.metrics import FOLDER
 from aplc.serve.reload import About, Reloader
-from aplc.serve.server import Settings
+from aplc.serve.settings import METRICS_FOLDER, Settings
 
+COMMAND = sys.executable, "-m", "aplc.serve.worker"
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a dead worker is replaced: longer if its successors die before they are ready."""
 
@@ -44,7 +44,7 @@ class Worker:
         ours, theirs = socket.socketpair()
         files = supervisor.listener.fileno(), theirs.fileno()
         self.process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "aplc.serve.worker", *map(str, files)),
+            *(*COMMAND, *map(str, files)),
             pass_fds=files,
             env=supervisor.environment,
             stdin=subprocess.DEVNULL,
@@ -83,11 +83,11 @@ class Supervisor:
         self.folder = tempfile.mkdtemp(prefix="aplc-metrics-")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = {"OMP_NUM_THREADS": str(max(1, cores // n))}  # unless the user has said it
-        self.environment = {**threads, **os.environ, FOLDER: self.folder}
+        self.environment = {**threads, **os.environ, METRICS_FOLDER: self.folder}
         self.reloader = Reloader(settings.model, self._replace, say)
         self.workers: dict[int, Worker] = {}
         """By number, 0 to n - 1; those that are ready or starting."""
-        self._signals = 0
+        self._signals, self._started = 0, False
         self._stopping = asyncio.Event()
         self._failure: AplcError | None = None
 
@@ -101,6 +101,7 @@ class Supervisor:
         try:
             abouts = await self._all_ready()
             if abouts and not self._stopping.is_set():
+                self._started = True
                 started(abouts[0])
                 watching = asyncio.create_task(self.reloader.watch())
             await asyncio.gather(*keeping)
@@ -113,16 +114,13 @@ class Supervisor:
             raise self._failure
 
     async def _all_ready(self) -> list[About]:
-        """What each worker says of its model; [] after one that failed, when all are asked to stop."""
+        """What each worker says of its model; [] if one failed."""
         while len(self.workers) < self.n:
             await asyncio.sleep(0.01)
         try:
             return list(await asyncio.gather(*(worker.ready for worker in self.workers.values())))
-        except AplcError as error:
-            if not self._stopping.is_set():
-                self._failure = error
-                self._stop()
-            return []
+        except AplcError:
+            return []  # `_keep` stops all
 
     async def _keep(self, number: int) -> None:
         """Keep a worker of this number alive until the server stops."""
@@ -133,10 +131,13 @@ class Supervisor:
             if self._stopping.is_set():
                 await self._ask_to_stop(worker)
             code = await worker.run()
-            was_ready = worker.ready.exception() is None
-            failures = 0 if was_ready else failures + 1
+            failure = worker.ready.exception()
+            failures = failures + 1 if failure else 0
+            if isinstance(failure, AplcError) and not self._started and not self._stopping.is_set():
+                self._failure = failure  # the others will fail as well
+                self._stop()
             if not self._stopping.is_set():
-                reason = "" if was_ready else f": {worker.ready.exception()}"
+                reason = f": {failure}" if failure else ""
                 self.say(f"worker {worker.process.pid} ended with code {code}{reason}; another takes its place")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), PAUSES[min(failures, len(PAUSES) - 1)])
