@@ -3,11 +3,13 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
+from aplc.data.vocabulary import Vocabulary
 from aplc.serve import guard
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Limits
@@ -255,12 +257,12 @@ def test_token_is_required(service):
 
 
 def test_pages_load_nothing_from_other_servers(client):
-    for path in ("/", "/docs", "/page.css", "/page.js", "/docs.js"):
+    for path in ("/", "/docs", "/page.css", "/page.js", "/corrections.js", "/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "//" not in answer.text.replace("://${", "").replace("// ", ""), path
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert "innerHTML" not in client.get("/page.js").text + client.get("/docs.js").text
+    assert "innerHTML" not in "".join(client.get(f"/{name}.js").text for name in ("page", "corrections", "docs"))
 
 
 def test_api_description_has_every_path_and_status(client):
@@ -298,3 +300,17 @@ def test_requests_without_the_token_do_not_count_against_the_limit(service, path
         return status, app.without_token
 
     assert asyncio.run(answered()) == (200, 0)
+
+
+def test_labels_are_found_by_their_other_names(trained):
+    tagger = load_tagger(trained)
+    entries = {"animals": {"name": "Fauna", "names": ["Tiere", "<b>animaux</b>"]}, "food": {"name": "Fare"}}
+    service = Service(replace(tagger, vocabulary=Vocabulary.of(entries)), "topics")
+
+    def found(query):
+        return [(one["label"], one["name"], one["matched"]) for one in service.model.search(query, 9, 0)["labels"]]
+
+    assert found("tier") == [("animals", "Fauna", "Tiere")]
+    assert sorted(found("FA")) == [("animals", "Fauna", "Fauna"), ("food", "Fare", "Fare")]
+    assert found("animals") == [("animals", "Fauna", "animals")]  # each label once, whatever matches
+    assert found("météo") == [("météo", "météo", "météo")]

@@ -8,10 +8,11 @@ import os
 import pytest
 from starlette.testclient import TestClient
 
+from aplc.data.feedback import key_of
 from aplc.errors import AplcError
 from aplc.serve import feedback
 from aplc.serve.app import Service, make_app
-from aplc.serve.feedback import FeedbackFile, Rate, Reviewed, key_of
+from aplc.serve.feedback import FeedbackFile, Rate, Reviewed
 from aplc.serve.guard import Limits
 from aplc.serve.review import ReviewQueue
 from aplc.store.folder import load_tagger
@@ -191,15 +192,15 @@ def test_reviewed_reads_only_what_is_new_and_notices_another_file(path):
     assert reviewed.keys() == set()
     file.append({"text": "a"})
     file.append({"text": "b", "id": "7"})
-    assert reviewed.keys() == {key_of("a", None), key_of("another text", "7")}
+    assert reviewed.keys() == {key_of(None, "a"), key_of("7", "another text")}
     with path.open("ab") as half:
         half.write(b'{"text": "c"')
     assert len(reviewed.keys()) == 2
     with path.open("ab") as half:
         half.write(b"}\n")
-    assert key_of("c", None) in reviewed.keys()  # noqa: SIM118
+    assert key_of(None, "c") in reviewed.keys()  # noqa: SIM118
     path.write_bytes(b'{"text": "d"}\n')
-    assert reviewed.keys() == {key_of("d", None)}
+    assert reviewed.keys() == {key_of(None, "d")}
 
 
 def test_queue_goes_on_where_the_feedback_file_ends(path, tmp_path):

@@ -13,10 +13,10 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from aplc.data.feedback import key_of
 from aplc.errors import AplcError
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -145,12 +145,6 @@ class Rate:
         return 0.0
 
 
-def key_of(text: str, document_id: str | None) -> bytes:
-    """What makes two corrections ones of the same document: the id, or without one the text."""
-    parts = ["text", text] if document_id is None else ["id", document_id]
-    return blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).digest()
-
-
 def key_of_line(line: bytes) -> bytes | None:
     """The key of a line's document; None for a line that is no JSON object with a text."""
     try:
@@ -159,7 +153,10 @@ def key_of_line(line: bytes) -> bytes | None:
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str):
         return None
-    return key_of(entry["text"], None if entry.get("id") is None else str(entry["id"]))
+    try:
+        return key_of(None if entry.get("id") is None else str(entry["id"]), entry["text"])
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
 
 
 def _is_at(file: int, path: Path) -> bool:

@@ -41,7 +41,7 @@ class LabelSearch:
         label = labels.names[label_id]
         return {
             "label": label,
-            "name": label,
+            "name": label if self.tagger.vocabulary is None else self.tagger.vocabulary.name_of(label),
             "matched": matched,
             "documents": int(labels.counts[label_id]),
             "cluster": self.tagger.cluster_name(label_id),
@@ -60,4 +60,5 @@ class LabelSearch:
 
 
 def _other_names(tagger: TrainedTagger, label: str) -> tuple[str, ...]:
-    return ()
+    entry = tagger.vocabulary.entries.get(label) if tagger.vocabulary else None
+    return () if entry is None else tuple(filter(None, (entry.name, *entry.names)))
