@@ -1,10 +1,8 @@
 """Guards several workers behind one port: own answers, one file of feedback, added metrics, and nobody missed."""
 
-import json
 import os
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -13,8 +11,9 @@ import pytest
 from aplc import Tagger
 from aplc.serve import workers
 from helpers import aplc, fails, topic_rows
-from load import JSON, call, read_metrics, run_load, serving
+from load import JSON, Correcting, call, read_metrics, run_load, serving, stored, workers_of
 
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 HEADERS = {**JSON, "Authorization": "Bearer secret"}
 
 
@@ -36,13 +35,6 @@ def server(place, tmp_path):
         yield process, port, feedback
 
 
-def workers_of(process):
-    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    if not path.exists():
-        pytest.skip("needs /proc")
-    return [int(pid) for pid in path.read_text().split()]
-
-
 def metrics_of(port):
     return read_metrics(call(port, "GET", "/metrics", headers=HEADERS)[1].decode())
 
@@ -52,41 +44,6 @@ def wait_until(condition, seconds=60):
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-class Correcting:
-    """Clients that send corrections, and remember which were confirmed."""
-
-    def __init__(self, port, clients=4):
-        self.port, self.confirmed, self.refused, self.stop = port, [], [], threading.Event()
-        self.threads = [threading.Thread(target=self._send, args=(i,)) for i in range(clients)]
-        for thread in self.threads:
-            thread.start()
-
-    def _send(self, client):
-        number = 0
-        while not self.stop.is_set():
-            number += 1
-            own = f"{client}-{number}"
-            try:
-                status, _ = call(self.port, "POST", "/feedback", json.dumps({"text": f"cat {own}", "id": own}), HEADERS)
-            except Exception:  # the worker or the server was killed
-                time.sleep(0.05)
-                continue
-            (self.confirmed if status == 200 else self.refused).append(own)
-
-    def end(self):
-        self.stop.set()
-        for thread in self.threads:
-            thread.join(30)
-        return set(self.confirmed)
-
-
-def stored(feedback):
-    """Ids in the file, of which every line must be whole."""
-    data = feedback.read_bytes()
-    assert data.endswith(b"\n")
-    return {json.loads(line)["id"] for line in data.splitlines()}
 
 
 def test_workers_share_the_load_and_a_dead_one_is_replaced(server, texts, expected, place, other_model):
@@ -99,7 +56,7 @@ def test_workers_share_the_load_and_a_dead_one_is_replaced(server, texts, expect
     metrics = metrics_of(port)
     assert (metrics["aplc_texts_total"], metrics["aplc_workers"]) == (load.answered, 2)
 
-    correcting = Correcting(port)
+    correcting = Correcting(port, headers=HEADERS)
     wait_until(lambda: len(correcting.confirmed) > 20)
     os.kill(first[0], signal.SIGKILL)
     wait_until(lambda: len(set(workers_of(process)) - set(first)) == 1)
@@ -127,7 +84,7 @@ def test_workers_share_the_load_and_a_dead_one_is_replaced(server, texts, expect
 def test_workers_end_with_the_first_process_and_lose_no_correction(server):
     process, port, feedback = server
     children = workers_of(process)
-    correcting = Correcting(port)
+    correcting = Correcting(port, headers=HEADERS)
     wait_until(lambda: len(correcting.confirmed) > 20)
     process.kill()
     process.wait()
