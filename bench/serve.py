@@ -3,7 +3,7 @@
     python bench/serve.py batching MODEL CORPUS     64 clients, against calling the model one text at a time
     python bench/serve.py workers MODEL CORPUS      the same clients on one worker and on two
     python bench/serve.py replace MODEL CORPUS      the model is replaced ten times under load, once by a broken one
-    python bench/serve.py kill MODEL CORPUS         a worker or the whole server is killed 20 times while corrections come
+    python bench/serve.py kill MODEL CORPUS         20 times a worker or the whole server is killed as corrections come
     python bench/serve.py memory                    of one, two and four workers, for made-up models of 1 GB
 
 Options: --seconds 60, --clients 64, --kills 20. Clients run on the same cores as the server, which counts against it.

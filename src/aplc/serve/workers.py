@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -79,7 +80,8 @@ class Worker:
 
 class Supervisor:
     def __init__(self, settings: Settings, listener: socket.socket, n: int, say: Callable[[str], None]) -> None:
-        self.settings, self.listener, self.n, self.say = settings, listener, n, say
+        share = replace(settings.limits, feedback=max(1, settings.limits.feedback // n))
+        self.settings, self.listener, self.n, self.say = replace(settings, limits=share), listener, n, say
         self.folder = tempfile.mkdtemp(prefix="aplc-metrics-")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = {"OMP_NUM_THREADS": str(max(1, cores // n))}  # unless the user has said it
