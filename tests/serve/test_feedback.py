@@ -76,6 +76,14 @@ def test_invalid_corrections_are_refused(client, path, change, words):
     assert not path.exists()
 
 
+def test_page_of_another_site_cannot_write(client, path):
+    """Browsers send such requests without asking first; they may not carry JSON's content type."""
+    for kind in (None, "text/plain", "application/x-www-form-urlencoded"):
+        headers = {"Content-Type": kind} if kind else {}
+        assert client.post("/feedback", content=json.dumps(CORRECTION), headers=headers).status_code == 422
+    assert not path.exists()
+
+
 def test_server_without_a_feedback_file_says_so(trained):
     with TestClient(make_app(Service(load_tagger(trained), "topics"))) as client:
         assert "--feedback" in client.post("/feedback", json=CORRECTION).json()["detail"]

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,17 +103,18 @@ class FeedbackFile:
 
 
 class Reviewed:
-    """Which documents the feedback file has; looks only at what was appended since the last time."""
+    """Which documents the feedback file has; looks only at what was appended since the last time. For any thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._keys: set[bytes] = set()
         self._file: tuple[int, int] | None = None
         self._read = 0
+        self._one = threading.Lock()
 
     def keys(self) -> set[bytes]:
         try:
-            with self.path.open("rb") as lines:
+            with self._one, self.path.open("rb") as lines:
                 stat = os.fstat(lines.fileno())
                 if self._file != (stat.st_dev, stat.st_ino) or stat.st_size < self._read:
                     self._file, self._read, self._keys = (stat.st_dev, stat.st_ino), 0, set()

@@ -7,6 +7,7 @@ first process has gone, it answers what it has received and ends.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -18,7 +19,7 @@ from typing import Any
 
 from aplc.errors import AplcError
 from aplc.serve.app import Service, make_app
-from aplc.serve.channel import Channel
+from aplc.serve.channel import Channel, GoneError
 from aplc.serve.server import Server
 from aplc.serve.settings import METRICS_FOLDER, Settings
 
@@ -31,33 +32,39 @@ class WorkerServer(Server):
 
 
 async def work(listener: socket.socket, end: socket.socket) -> int:
-    server: WorkerServer | None = None
+    stopping, server = False, None
 
     async def reload(_: Any) -> dict[str, Any]:
         return await service.take(settings.model)
 
     async def stop(at_once: bool) -> None:
+        nonlocal stopping
+        stopping = True  # perhaps before there is a server
         if server is not None:
             server.should_exit = True
             server.force_exit = bool(at_once)
 
     channel = await Channel.over(end, {"reload": reload, "stop": stop})
     running = asyncio.create_task(channel.run())
-    settings = Settings.from_json(await channel.ask("settings"))
     try:
+        settings = Settings.from_json(await channel.ask("settings"))
         service = await asyncio.to_thread(Service.open, settings)
+    except GoneError:
+        return 0
     except (AplcError, OSError) as error:
         await channel.ask("failed", str(error))
         return 2
     service.reload = lambda: channel.ask("reload")
 
     async def ready() -> None:
-        await channel.ask("ready", service.about())
+        with contextlib.suppress(GoneError):
+            await channel.ask("ready", service.about())
         await running
         await stop(False)  # the first process has gone
         shutil.rmtree(os.environ[METRICS_FOLDER], ignore_errors=True)  # which would have done this
 
     server = WorkerServer(make_app(service, token=settings.token), background=[ready], shares_socket=True)
+    server.should_exit = stopping
     await server.serve(sockets=[listener])
     return 0
 

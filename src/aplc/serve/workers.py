@@ -37,7 +37,7 @@ class Worker:
     def __init__(self, supervisor: "Supervisor") -> None:
         self.supervisor = supervisor
         self.ready: asyncio.Future[About] = asyncio.get_running_loop().create_future()
-        self.channel: Channel
+        self.channel: Channel | None = None
         self.process: asyncio.subprocess.Process
 
     async def start(self) -> None:
@@ -61,6 +61,7 @@ class Worker:
 
     async def run(self) -> int:
         """Until it ends; its exit code."""
+        assert self.channel is not None
         await self.channel.run()
         code = await self.process.wait()
         if not self.ready.done():
@@ -131,7 +132,7 @@ class Supervisor:
             worker = self.workers[number] = Worker(self)
             await worker.start()
             if self._stopping.is_set():
-                await self._ask_to_stop(worker)
+                self._ask_to_stop(worker)
             code = await worker.run()
             failure = worker.ready.exception()
             failures = failures + 1 if failure else 0
@@ -145,13 +146,16 @@ class Supervisor:
                     await asyncio.wait_for(self._stopping.wait(), PAUSES[min(failures, len(PAUSES) - 1)])
 
     async def _replace(self) -> About:
-        """Have every worker load the folder, one after the other. The last ones' refusal leaves the first ones' model:
-        the folder can't have been broken for some of them, unless it changed meanwhile; then it is looked at again."""
+        """Have every worker load the folder, one after the other, until one refuses it."""
         about: About | None = None
         for worker in list(self.workers.values()):
-            if worker.ready.done() and not worker.ready.exception():  # one that is starting reads the folder anyway
-                with contextlib.suppress(GoneError):
+            if worker.channel and worker.ready.done() and not worker.ready.exception():  # others read the folder anyway
+                try:
                     about = await worker.channel.ask("reload")
+                except GoneError:
+                    continue
+                except AplcError as error:
+                    raise error if about is None else AplcError(f"only some workers took it ({error})") from None
         if about is None:
             raise AplcError("no worker is ready; try again")
         return about
@@ -162,9 +166,9 @@ class Supervisor:
         self._stopping.set()
         self.listener.close()  # a worker's is the last, so that it can accept what waits before it closes it
         for worker in self.workers.values():
-            task = asyncio.ensure_future(self._ask_to_stop(worker))
-            task.add_done_callback(lambda done: done.exception())
+            self._ask_to_stop(worker)
 
-    async def _ask_to_stop(self, worker: Worker) -> None:
-        with contextlib.suppress(GoneError):
-            await worker.channel.ask("stop", self._signals > 1)
+    def _ask_to_stop(self, worker: Worker) -> None:
+        if worker.channel:  # else `_keep` asks it
+            asking = asyncio.ensure_future(worker.channel.ask("stop", self._signals > 1))
+            asking.add_done_callback(lambda done: done.exception())  # it may have gone already
