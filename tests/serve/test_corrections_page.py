@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 from dataclasses import replace
 
 import pytest
 from test_page import press, quiet, wait_for
+from test_server import Running
 
 from aplc.data.vocabulary import Vocabulary
 from aplc.serve.app import Service, make_app
@@ -21,15 +21,15 @@ QUEUE = [{"id": "1", "text": "cat dog"}, {"text": f"violin {SCRIPT}"}, {"id": "3
 KEYS = {"ArrowDown": 40, "ArrowUp": 38, "Escape": 27, "Tab": 9, "/": 191, "a": 65, "r": 82, "s": 83}
 
 
-class Served:
+class Served(Running):
     """A server in a thread, whose labels have names that hold HTML."""
 
     def __init__(self, tagger, folder, *, review=False, token=None):
         self.feedback = folder / "feedback.jsonl"
         queue = ReviewQueue(write_rows(folder / "queue.jsonl", QUEUE), self.feedback) if review else None
         names = {"animals": {"name": SCRIPT, "names": ["Tiere"]}, "food": {"name": "Fare"}, "rare": {"name": "Scarce"}}
-        listener = listen("127.0.0.1", 0)
-        self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self.listener = listen("127.0.0.1", 0)
+        self.address = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         service = Service(
             replace(tagger, vocabulary=Vocabulary.of(names)),
             "topics",
@@ -37,17 +37,7 @@ class Served:
             review=queue,
         )
         self.server = Server(make_app(service, token=token))
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [listener]})
-
-    def __enter__(self):
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_):
-        self.server.should_exit = self.server.force_exit = True
-        self.thread.join(10)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def entries(self):
         return [json.loads(line) for line in self.feedback.read_text("utf-8").splitlines()]

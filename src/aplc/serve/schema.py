@@ -15,10 +15,14 @@ def _readable(text: str) -> str:
         raise ValueError("a text has a null character; remove it")
     if not text.strip():
         raise ValueError("a text is empty; send at least one word")
+    return _unicode(text)
+
+
+def _unicode(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("a text has half of a surrogate pair, which is not valid Unicode") from None
+        raise ValueError("half of a surrogate pair is not valid Unicode") from None
     return text
 
 
@@ -70,11 +74,7 @@ class ExplainRequest(BaseModel):
 def _label(name: str) -> str:
     if not name.strip() or "\n" in name or "\0" in name:
         raise ValueError("a label is empty, or has a line break or a null character")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError("a label has half of a surrogate pair, which is not valid Unicode") from None
-    return name
+    return _unicode(name)
 
 
 LabelName = Annotated[
