@@ -17,6 +17,7 @@ from aplc.store.folder import save_tagger
 from aplc.train.run import train
 from aplc.words.index import Index
 from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.names import Names
 from aplc.words.text import SIZES
 from helpers import SMALL, topic_rows, write_rows
 
@@ -36,7 +37,8 @@ def make_words(folder: Path) -> None:
     features = WordFeatures(np.arange(n_words, dtype=np.int64), np.ones(n_words, dtype=np.float32))
     curve = np.tile(np.array([[-3.0], [5.0], [0.0]], dtype=np.float32), N_LABELS)
     index = Index(start, label, weight, np.float32(0.001), N_LABELS)
-    model = WordsModel(features, index, np.zeros(N_LABELS, dtype=np.float32), curve)
+    bias, worth = np.zeros(N_LABELS, dtype=np.float32), np.zeros((3, N_LABELS), dtype=np.float32)
+    model = WordsModel(features, index, bias, curve, Names.of([]), worth)
     save_tagger(TrainedTagger(Config.from_preset("words"), model, labels_of(N_LABELS), 1000), folder)
 
 

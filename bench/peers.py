@@ -32,7 +32,7 @@ from aplc.console import Screen
 from aplc.data.corpus import Corpus
 from aplc.errors import AplcError, CorpusError
 from aplc.evaluate import PROPENSITIES
-from aplc.evaluate.run import parse_propensity
+from aplc.evaluate.options import parse_propensity
 from aplc.files import digest, write_json
 from peer.environments import PeerError, python_of, run_limited, versions
 from peer.features import Prepared, prepare

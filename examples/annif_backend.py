@@ -17,15 +17,16 @@ with a project in projects.cfg:
     vocab = mesh
     limit = 10
     # what aplc train --preset and --set take:
-    preset = tiny
-    settings = train.epochs=2
+    preset = words
+    settings = data.min_count=1
     # or a model folder that aplc trained or exported, instead of annif train:
     # model = demo/model
 
-A model trained here has subjects' URIs as labels. A given one may have URIs or preferred labels in the project's
-language; labels that the vocabulary lacks are left out.
+A model trained here has subjects' URIs as labels, and the project's vocabulary: names, synonyms and hierarchy, as
+Annif's own loader saved them. So subjects that no training document has can be suggested, too. A given model may have
+URIs or preferred labels in the project's language; labels that the vocabulary lacks are left out.
 
-Run for real on 2026-11-16 with Annif 1.4.3 and aplc 0.1.0 on PubMed-MeSH: see examples/README.md for what was typed and
+Run for real on 2026-11-18 with Annif 1.4.3 and aplc 0.1.0 on PubMed-MeSH: see examples/README.md for what was typed and
 what came out.
 """
 
@@ -43,6 +44,8 @@ from annif.exception import NotInitializedException, NotSupportedException
 from annif.suggestion import SubjectSuggestion, SuggestionBatch
 
 from aplc import Tagger
+from aplc.data.vocabulary import Vocabulary
+from aplc.errors import AplcError
 
 
 class AplcBackend(AnnifBackend):
@@ -85,8 +88,19 @@ class AplcBackend(AnnifBackend):
                 texts.append(document.text)
                 labels.append([subjects[i].uri for i in document.subject_set])
         tagger = Tagger(preset=params["preset"], settings=shlex.split(params["settings"]), verbose=True)
-        tagger.fit(texts, labels).save_pretrained(self._folder)
+        tagger.fit(texts, labels, vocabulary=self._vocabulary()).save_pretrained(self._folder)
         self._tagger = None
+
+    def _vocabulary(self) -> dict[str, object]:
+        """Subjects of the project, with synonyms and hierarchy where Annif's SKOS file has them."""
+        language, vocab = self.project.vocab_lang, self.project.vocab
+        try:
+            entries = Vocabulary.read(Path(vocab.datadir) / vocab.INDEX_FILENAME_TTL, language).entries
+        except AplcError as error:  # a circle in the hierarchy, for example
+            self.warning(f"names only, without synonyms and hierarchy: {error}")
+            entries = {}
+        subjects = (subject for _, subject in self.project.subjects.active)
+        return {s.uri: entries.get(s.uri, s.labels.get(language) or "") for s in subjects}
 
     def _suggest_batch(self, documents: list[Document], params: dict[str, Any]) -> SuggestionBatch:
         assert self._tagger is not None

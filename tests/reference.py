@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from aplc.nn.clusters import LabelClusters
 from aplc.pretrain.objective import PermutationLM
+from aplc.words.names import stem
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Label clusters: Equations 2-5, on a LabelClusters' own weights, in any dtype, with autograd doing the gradients.
@@ -404,3 +405,33 @@ def blended_probability(curve: Sequence[float], words: float, probability: float
     a, b, c = curve
     held = min(max(float(probability), 1e-8), 1 - 1e-7)
     return 1 / (1 + math.exp(-(a + b * words + c * math.log(held / (1 - held)))))
+
+
+def mentions_of(texts: list[list[str]], names: list[list[list[str]]]) -> dict[tuple[int, int], float]:
+    """(document, label) and log(1 + place) where a text has all words of one of the label's names, by their stems.
+
+    `place` is the number of words up to where a name is complete, at the earliest.
+    """
+    found = {}
+    for i, words in enumerate(texts):
+        first = {stem(word): place for place, word in reversed(list(enumerate(words, 1)))}
+        for label, own in enumerate(names):
+            for name in own:
+                parts = {stem(word) for word in name}
+                if parts and parts <= first.keys():
+                    place = max(first[part] for part in parts)
+                    found[i, label] = min(found.get((i, label), np.inf), np.log1p(place))
+    return found
+
+
+def review_order(doubts: Sequence[dict[int, float]], limit: int) -> list[tuple[int, float]]:
+    """(document, value) pairs in the order of docs/feedback.md, each value computed anew for each choice."""
+    left, asked, chosen = list(range(len(doubts))), Counter(), []
+    for _ in range(min(limit, len(doubts))):
+        values = {i: sum(doubt / (1 + asked[label]) for label, doubt in doubts[i].items()) for i in left}
+        best = max(left, key=values.__getitem__)
+        chosen.append((best, values[best]))
+        left.remove(best)
+        for label, doubt in doubts[best].items():
+            asked[label] += 2 * doubt
+    return chosen

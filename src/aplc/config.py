@@ -221,8 +221,8 @@ class WordsConfig:
     """Smaller weights are left out of the model."""
     runs: Literal["auto", "on", "off"] = "auto"
     """Also learn from runs of four characters inside words; "auto": where texts are short, titles for example."""
-    names: Literal["auto", "on", "off"] = "auto"
-    """Also learn from what labels are called; "auto": where the names have words of their documents, as codes don't."""
+    names: Literal["auto", "off"] = "auto"
+    """Whether texts that have the words of a label's name count for it; "auto": as much as the documents show."""
 
     def __post_init__(self) -> None:
         check("words", "limit", self.limit, self.limit >= 1, "at least 1")

@@ -110,6 +110,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         expected_f1: bool = False,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
+        scheme: str | Sequence[str] = (),
+        not_scheme: str | Sequence[str] = (),
+        below: str | Sequence[str] = (),
     ) -> Tags: ...
     @overload
     def predict(
@@ -122,6 +125,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         expected_f1: bool = False,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
+        scheme: str | Sequence[str] = (),
+        not_scheme: str | Sequence[str] = (),
+        below: str | Sequence[str] = (),
     ) -> list[Tags]: ...
 
     def predict(
@@ -134,6 +140,9 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         expected_f1: bool = False,
         allow: Sequence[str] | None = None,
         deny: Sequence[str] = (),
+        scheme: str | Sequence[str] = (),
+        not_scheme: str | Sequence[str] = (),
+        below: str | Sequence[str] = (),
     ) -> Tags | list[Tags]:
         """Labels with probabilities, best first. One string in, one result out; a list in, a list out.
 
@@ -145,11 +154,22 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             expected_f1: as many labels as give the highest expected F1.
             allow: only these labels.
             deny: none of these labels.
+            scheme: only labels of these schemes of the vocabulary.
+            not_scheme: no label of these schemes.
+            below: only these labels and narrower ones.
 
         A text of which no label qualifies gets an empty list.
         """
         rule = Rule(
-            top_k=top_k, threshold=threshold, precision=precision, expected_f1=expected_f1, allow=allow, deny=deny
+            top_k=top_k,
+            threshold=threshold,
+            precision=precision,
+            expected_f1=expected_f1,
+            allow=allow,
+            deny=deny,
+            scheme=scheme,
+            not_scheme=not_scheme,
+            below=below,
         )
         single = isinstance(texts, str)
         documents = [Document(text) for text in read_texts([texts] if isinstance(texts, str) else texts)]

@@ -11,8 +11,9 @@ from aplc.config import Config
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source
 from aplc.errors import AplcError, CorpusError
+from aplc.evaluate.options import parse_propensity
 from aplc.evaluate.report import render_report
-from aplc.evaluate.run import Evaluator, evaluate, parse_propensity
+from aplc.evaluate.run import Evaluator, evaluate
 from aplc.evaluate.saved import load_evaluation, save_evaluation
 from aplc.evaluate.table import render
 from aplc.store.folder import load_tagger

@@ -34,7 +34,7 @@ def run(path, out, *more, settings=()):
     config = Config.from_preset("tiny").with_settings(
         [*SMALL, "train.epochs=10", "data.validation=0", "clusters.cutoffs=[2]", *settings]
     )
-    return train(Source.from_corpus(Corpus.open(path), more), config, out)
+    return train(Source.from_corpus(Corpus.open(path), more=more), config, out)
 
 
 def probability(trained: TrainedTagger, label: str) -> float:

@@ -72,5 +72,5 @@ def test_fit_takes_names_by_label(tmp_path):
 def test_no_vocabulary_changes_nothing(corpus):
     source = Source.from_corpus(Corpus.open(corpus))
     assert source.vocabulary is None
-    assert source.identity == {"corpus": source.key, "vocabulary": None}
+    assert source.identity == {"corpus": source.key, "more": None, "vocabulary": None}
     assert source.more_labels(Config().data) == ()

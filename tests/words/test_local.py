@@ -37,7 +37,7 @@ def few(monkeypatch):
 
 
 def parts_of(x):
-    system = Conjugate(x, F, RIDGE, N)
+    system = Conjugate(x, F, RIDGE)
     frequent = np.isin(np.arange(V), system.order_V[:F])
     return system, x.toarray()[:, frequent].astype(np.float64), x.toarray()[:, ~frequent].astype(np.float64)
 
@@ -144,8 +144,8 @@ def test_weights_and_scores_are_those_of_the_equations(corpus):
 
 def test_blocks_hold_labels_of_one_kind():
     count = np.array([900, 80, 51, 50, 3, 1, 1, 0])
-    assert cuts(count, 2, rare=50) == ([(0, 2), (2, 3), (3, 7), (7, 8)], [False, False, True, False])
-    assert cuts(count, 5, rare=0) == ([(0, 5), (5, 8)], [False, False])
+    assert cuts(count, 2, rare=50) == ([(0, 2), (2, 3), (3, 8)], [False, False, True])
+    assert cuts(count, 5, rare=-1) == ([(0, 5), (5, 8)], [False, False])
 
 
 @pytest.mark.usefixtures("few")

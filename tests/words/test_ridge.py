@@ -47,7 +47,7 @@ def test_conjugate_gradients_end_where_residuals_are_small_enough():
     x, y = draw(200, 100)
     y[:, 3], y[:, 5] = 0, 1
     centered = y - y.mean(0)
-    answer = Conjugate(x, 10, 0.5, 200)(torch.from_numpy(centered)).numpy()
+    answer = Conjugate(x, 10, 0.5)(torch.from_numpy(centered)).numpy()
     rest = centered - x @ (x.T @ answer) - 0.5 * answer
     assert (np.linalg.norm(rest, axis=0) <= (TOLERANCE + 1e-4) * np.linalg.norm(centered, axis=0)).all()
     assert np.linalg.norm(rest) > 1e-3 * np.linalg.norm(centered)
@@ -58,7 +58,7 @@ def test_with_all_words_in_the_preconditioner_one_iteration_is_enough(monkeypatc
     x, y = draw(50, 20)
     monkeypatch.setattr(ridge, "MOST_ITERATIONS", 1)
     monkeypatch.setattr(systems, "MOST_ITERATIONS", 1)
-    answer = Conjugate(x, 20, 0.7, 50)(torch.from_numpy(y)).numpy()
+    answer = Conjugate(x, 20, 0.7)(torch.from_numpy(y)).numpy()
     assert np.allclose(x @ (x.T @ answer) + 0.7 * answer, y, atol=1e-4)
 
 

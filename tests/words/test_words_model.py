@@ -13,7 +13,8 @@ from aplc.config import Config
 from aplc.errors import ModelError
 from aplc.words import model as model_module
 from aplc.words.index import Index, best_columns, rising
-from aplc.words.model import LENGTHS, WordFeatures, WordsModel, load
+from aplc.words.model import LENGTHS, WordFeatures, WordsBatch, WordsModel, load
+from aplc.words.names import Names
 from aplc.words.text import BUCKETS
 
 N_LABELS = 7
@@ -22,6 +23,11 @@ N_LABELS = 7
 def by_bucket(counts):
     """A small table of counts, one column a bucket, as wide as `count_words` makes them."""
     return sparse.csr_array(sparse.csr_array(counts.astype(np.float32)), shape=(len(counts), BUCKETS))
+
+
+def batch_of(model, counts):
+    """What `prepare` makes of texts with these counts that mention no label."""
+    return WordsBatch(model.features(counts), model.names.mentions([[] for _ in range(counts.shape[0])], N_LABELS))
 
 
 @pytest.fixture
@@ -52,7 +58,9 @@ def dense(features):
 def model(features, dense):
     bias = np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32)
     straight = np.repeat(np.float32([[0], [1], [0]]), N_LABELS, 1)  # the score itself
-    return WordsModel(features, Index.of(sparse.csr_array(dense)), bias, straight)
+    return WordsModel(
+        features, Index.of(sparse.csr_array(dense)), bias, straight, Names.of([]), np.zeros_like(straight)
+    )
 
 
 def tfidf_of(counts):
@@ -94,22 +102,22 @@ def test_a_document_without_pairs_has_its_words_of_length_1(monkeypatch, counts)
 
 def test_logits_are_the_product(model, dense, counts):
     expected = tfidf_of(counts) @ dense + model.bias_L
-    assert np.allclose(model.read(model.features(by_bucket(counts))), expected, atol=1e-3)  # 16 bits
+    assert np.allclose(model.read(batch_of(model, by_bucket(counts))), expected, atol=1e-3)  # 16 bits
 
 
 def test_unknown_words_count_nothing_and_no_words_give_the_bias(model):
     known, unknown, nothing = np.zeros((3, 1000))
     known[[3, 4, 8]] = 1, 2, 1
     unknown[[3, 4, 8, 999]] = 1, 2, 1, 5
-    found = model.read(model.features(by_bucket(np.stack([known, unknown, nothing]))))
+    found = model.read(batch_of(model, by_bucket(np.stack([known, unknown, nothing]))))
     assert found[0].tolist() == found[1].tolist()
     assert found[2].tolist() == model.bias_L.tolist()
 
 
 def test_other_texts_of_the_batch_change_nothing(model, counts):
-    together = model.read(model.features(by_bucket(counts)))
+    together = model.read(batch_of(model, by_bucket(counts)))
     for i in range(5):
-        assert model.read(model.features(by_bucket(counts[i : i + 1])))[0].tolist() == together[i].tolist()
+        assert model.read(batch_of(model, by_bucket(counts[i : i + 1])))[0].tolist() == together[i].tolist()
 
 
 def test_topk_is_the_sorted_sigmoid_with_ties_to_the_lower_id(model):
@@ -135,7 +143,7 @@ def test_best_columns_match_a_sort_of_all(scores, k):
 
 
 def test_probability_of_one_label(model, counts):
-    states = model.read(model.features(by_bucket(counts)))
+    states = model.read(batch_of(model, by_bucket(counts)))
     assert np.allclose(model.probability_of(states, 2), 1 / (1 + np.exp(-states[:, 2])))
 
 
@@ -157,9 +165,9 @@ def read_again(model, folder):
 
 def test_saved_and_loaded_it_says_the_same(model, counts, tmp_path):
     model.save_weights(tmp_path)
-    batch = model.features(by_bucket(counts))
+    batch = batch_of(model, by_bucket(counts))
     loaded = read_again(model, tmp_path)
-    assert loaded.read(loaded.features(by_bucket(counts))).tolist() == model.read(batch).tolist()
+    assert loaded.read(batch_of(loaded, by_bucket(counts))).tolist() == model.read(batch).tolist()
 
 
 def damaged(tensors, where):
@@ -222,7 +230,7 @@ def test_labels_beyond_the_last_are_found_where_they_are_used(model, counts, mon
     save_file(tensors, path)
     broken = read_again(model, tmp_path)
     with pytest.raises(ModelError, match="damaged"):
-        broken.read(broken.features(by_bucket(counts)))
+        broken.read(batch_of(broken, by_bucket(counts)))
 
 
 def test_weights_are_mapped_and_not_copied(model, tmp_path):

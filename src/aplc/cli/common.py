@@ -38,13 +38,13 @@ VocabularyOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="What labels are called, and labels that no document has: .jsonl, .json, .csv, .tsv (docs/vocabulary.md); "
-        "otherwise vocabulary.* in the corpus folder.",
+        help="What labels are called, and labels that no document has: .jsonl, .json, .csv, .tsv, or SKOS as .ttl, "
+        ".rdf, .nt; otherwise vocabulary.* in the corpus folder.",
     ),
 ]
 LanguageOption = Annotated[
     str | None,
-    typer.Option(metavar="TAG", help="Which language's names come first in a vocabulary of several: en, ..."),
+    typer.Option(metavar="TAG", help="The language of names in SKOS and in Annif's CSV: en, ..."),
 ]
 OnBadRow = Annotated[
     Literal["stop", "skip"],

@@ -25,13 +25,17 @@ app = typer.Typer(
 @app.command("list")
 def list_(
     model: ModelArgument,
-    search: Annotated[str, typer.Option(help="Only labels whose name contains this, in upper or lower case.")] = "",
+    search: Annotated[
+        str, typer.Option(help="Only labels that contain this, or whose name does, in upper or lower case.")
+    ] = "",
     history: Annotated[bool, typer.Option("--history", help="Show the label set's changes instead.")] = False,
 ) -> None:
-    """Print the labels, a line each: training documents, name, and whether it was merged, renamed or retired."""
+    """Print the labels, a line each: training documents, label, its name where the vocabulary has another one, and
+    whether it was merged, renamed or retired."""
+    from aplc.data.vocabulary import Vocabulary
     from aplc.store.folder import read_labels
 
-    labels = read_labels(model)
+    labels, vocabulary = read_labels(model), Vocabulary.load(model)
     print(f"label-set version {labels.version}: {labels.n_in_use:,} labels in use")
     if history:
         for entry in labels.history:
@@ -39,11 +43,12 @@ def list_(
             to = f" to {entry['to']}" if "to" in entry else ""
             print(f"{entry.get('version')}\t{entry.get('date')}\t{entry.get('change')} {names}{to}")
         return
-    for name, count in zip(labels.names, labels.counts.tolist(), strict=True):
-        if search.casefold() in name.casefold():
-            state = "retired" if name in labels.retired else ""
-            state = f"merged into {labels.aliases[name]}" if name in labels.aliases else state
-            print(f"{count}\t{name}" + (f"\t{state}" if state else ""))
+    for label, count in zip(labels.names, labels.counts.tolist(), strict=True):
+        name = vocabulary.name_of(label) if vocabulary else label
+        if search.casefold() in f"{label}\n{name}".casefold():
+            state = "retired" if label in labels.retired else ""
+            state = f"merged into {labels.aliases[label]}" if label in labels.aliases else state
+            print("\t".join([str(count), label, *([name] if vocabulary else []), *([state] if state else [])]))
     for old, name in labels.aliases.items():
         if old not in labels.names and search and search.casefold() in old.casefold():
             print(f"-\t{old}\trenamed to {name}")

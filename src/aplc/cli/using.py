@@ -9,6 +9,7 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.reviews import evaluate_feedback
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -30,16 +31,24 @@ def evaluate(
     threshold: Annotated[
         float, typer.Option(min=0, max=1, help="For F1: labels of at least this probability count as predicted.")
     ] = 0.5,
+    at: Annotated[
+        str, typer.Option(metavar="K,K,...", help="Lengths of lists to measure at; 1, 3 and 5 are always among them.")
+    ] = "1,3,5",
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
 ) -> None:
-    """Score a model on a corpus' test part, beside always predicting the most frequent labels."""
+    """Score a model on a corpus' test part, beside always predicting the most frequent labels.
+
+    On a file of feedback: how often reviewers accepted what was proposed, and what this model says of the same labels.
+    """
     from aplc.console import Screen
+    from aplc.data.corpus import Corpus
+    from aplc.data.formats import BadRows
     from aplc.data.source import Source
+    from aplc.evaluate.options import parse_at, parse_propensity
     from aplc.evaluate.report import EXAMPLES, write_report
     from aplc.evaluate.run import evaluate as evaluate_run
-    from aplc.evaluate.run import parse_propensity
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
@@ -48,11 +57,14 @@ def evaluate(
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
-    ab = parse_propensity(propensity)
+    ab, ks = parse_propensity(propensity), parse_at(at)
     if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
     told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
     screen = Screen()
+    if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
+        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
         if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
@@ -61,7 +73,7 @@ def evaluate(
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
         evaluation = evaluate_run(
-            trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, advance=advance
+            trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
     about = {"model": str(model), "corpus": str(corpus), "part": part}
     print(render(evaluation, n_examples=examples), file=told)
@@ -137,6 +149,21 @@ def predict(
     ] = False,
     allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
     deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
+    scheme: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Only labels of this scheme of the vocabulary. Can be given several times."),
+    ] = None,
+    not_scheme: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="No label of this scheme. Can be given several times.")
+    ] = None,
+    below: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LABEL", help="Only this label and narrower ones. Can be given several times."),
+    ] = None,
+    labels_as: Annotated[
+        Literal["label", "name", "both"],
+        typer.Option(help="Write labels, what the vocabulary calls them, or both (names in a column of their own)."),
+    ] = "label",
     keep: Annotated[
         list[str] | None,
         typer.Option(
@@ -164,6 +191,9 @@ def predict(
         expected_f1=expected_f1,
         allow=read_names(allow) if allow else None,
         deny=read_names(deny) if deny else (),
+        scheme=scheme or (),
+        not_scheme=not_scheme or (),
+        below=below or (),
     )
     told = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
@@ -172,7 +202,7 @@ def predict(
     )
     trained = load_tagger(model)
     if precision is not None and trained.calibration:
-        chosen = Decision.of(rule, trained.labels, trained.calibration).threshold
+        chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)
         print(
             f"threshold {chosen:g}: on held-out documents, {found:.1%} of the labels the model knows are found",
@@ -180,7 +210,9 @@ def predict(
         )
     with Screen().bar("tagging") as advance:
         documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
-        n, n_abstained = predict_file(trained, documents, out, rule, advance, separator=columns.separator)
+        n, n_abstained = predict_file(
+            trained, documents, out, rule, advance, separator=columns.separator, labels_as=labels_as
+        )
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
     print(f"tagged {n:,} documents{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)

@@ -39,6 +39,11 @@ class PartCheck:
     labels: int = 0
     """Label assignments."""
     unlabelled: int = 0
+    """Documents that are known to have no label."""
+    partial: int = 0
+    """Documents of which only some labels are known."""
+    rejected: int = 0
+    """Labels that these reject."""
     empty: int = 0
     """Texts of whitespace only."""
     texts: array = field(default_factory=lambda: array("q"), repr=False)
@@ -49,6 +54,8 @@ class PartCheck:
         self.documents += 1
         self.labels += len(document.labels)
         self.unlabelled += not document.labels and not document.partial
+        self.partial += document.partial
+        self.rejected += len(document.rejected)
         if not document.text or document.text.isspace():
             self.empty += 1
         else:

@@ -7,6 +7,7 @@ from a file are not used once it has changed. A `Snapshot` is a file that may gr
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -74,6 +75,10 @@ class Corpus:
 
     def documents(self, part: Part) -> Iterator[Document]:
         return read_documents(self.file(part), self.bad_rows, self.columns)
+
+    def is_feedback(self, part: Part) -> bool:
+        """Whether a part holds feedback, as its first document shows."""
+        return any(document.partial for document in islice(self.documents(part), 1))
 
     def fingerprint(self, part: Part) -> str:
         """A hash of the part's bytes."""

@@ -17,19 +17,15 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from aplc.data.bounded import LANGUAGE, LINE, BoundedLines, read_whole
 from aplc.data.columns import listed
 from aplc.data.formats import open_bytes
+from aplc.data.skos import SUFFIXES as RDF
+from aplc.data.skos import read_skos
 from aplc.errors import CorpusError
 
 FIELDS = ("label", "name", "names", "broader", "scheme", "description")
-SUFFIXES = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json", ".csv", ".tsv") for packed in ("", ".gz"))
-LINE = 1 << 24
-"""Bytes of a line, and of a CSV row."""
-WHOLE = 1 << 30
-"""Bytes of a .json file, which is read at once."""
-LANGUAGE = "en"
-"""Preferred where names have languages and none was asked for."""
-
+SUFFIXES = tuple(f"{kind}{packed}" for kind in (".jsonl", ".json", ".csv", ".tsv", *RDF) for packed in ("", ".gz"))
 Row = tuple[str, Mapping[str, Any]]
 """Where it is ("line 12"), and values by `FIELDS`."""
 
@@ -40,6 +36,8 @@ def read_rows(path: Path, language: str | None) -> tuple[Iterator[Row], str]:
     if not name.endswith(SUFFIXES):
         raise CorpusError(f"{path}: unknown vocabulary format; expected one of {', '.join(SUFFIXES)}")
     stream = open_bytes(path)
+    if name.endswith(RDF):
+        return read_skos(path, stream, language)
     if name.endswith(".json"):
         return _read_json(path, stream), str(path)
     if name.endswith(".jsonl"):
@@ -47,40 +45,9 @@ def read_rows(path: Path, language: str | None) -> tuple[Iterator[Row], str]:
     return _read_table(path, stream, "\t" if name.endswith(".tsv") else ",", language)
 
 
-class _Lines:
-    """Decoded lines of a file, none of them too long; `since` counts the bytes since the last `settle`."""
-
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
-        self.path, self.stream = path, stream
-        self.number, self.since = 0, 0
-
-    def __iter__(self) -> Iterator[str]:
-        while raw := self.stream.readline(LINE + 1):
-            self.number += 1
-            self.since += len(raw)
-            if self.since > LINE:
-                raise self.error(f"longer than {LINE:,} bytes; is a line break or a quote missing?")
-            if self.number == 1:
-                raw = raw.removeprefix(b"\xef\xbb\xbf")
-            try:
-                yield raw.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise self.error(f"not UTF-8 at byte {error.start}; save the file as UTF-8") from None
-
-    def settle(self) -> None:
-        self.since = 0
-
-    @property
-    def where(self) -> str:
-        return f"line {self.number}"
-
-    def error(self, message: str) -> CorpusError:
-        return CorpusError(f"{self.path}, {self.where}: {message}")
-
-
 def _read_lines(path: Path, stream: BinaryIO) -> Iterator[Row]:
     with stream:
-        lines = _Lines(path, stream)
+        lines = BoundedLines(path, stream)
         for text in lines:
             lines.settle()
             if not text.strip():
@@ -98,10 +65,7 @@ _LIKE = '{"label": "...", "name": "..."}'
 
 
 def _read_json(path: Path, stream: BinaryIO) -> Iterator[Row]:
-    with stream:
-        raw = stream.read(WHOLE + 1)
-    if len(raw) > WHOLE:
-        raise CorpusError(f"{path}: more than {WHOLE:,} bytes; make a .jsonl file of it, an entry a line")
+    raw = read_whole(path, stream, "make a .jsonl file of it, an entry a line")
     try:
         tree = json.loads(raw.decode("utf-8-sig"), object_pairs_hook=_Pairs)
     except UnicodeDecodeError as error:
@@ -127,7 +91,7 @@ class _Pairs:
 
 
 def _read_table(path: Path, stream: BinaryIO, delimiter: str, language: str | None) -> tuple[Iterator[Row], str]:
-    lines = _Lines(path, stream)
+    lines = BoundedLines(path, stream)
     texts = iter(lines)
     first = next(texts, "")
     if delimiter == "\t" and first.startswith("<"):
@@ -147,8 +111,8 @@ def _read_table(path: Path, stream: BinaryIO, delimiter: str, language: str | No
     if language and language not in languages:
         raise CorpusError(f"{path}: no names in --language {language}, only in {', '.join(languages)}")
     chosen = language or (LANGUAGE if LANGUAGE in languages else languages[0])
-    first_of = [chosen, *(name for name in languages if name != chosen)]
-    return _read_annif_csv(rows, header, first_of), f"{path} (names in {chosen})"
+    in_order = [chosen, *(name for name in languages if name != chosen)]
+    return _read_annif_csv(rows, header, in_order, only=language is not None), f"{path} (names in {chosen})"
 
 
 def _check_header(path: Path, header: list[str], used: tuple[str, ...]) -> None:
@@ -156,7 +120,7 @@ def _check_header(path: Path, header: list[str], used: tuple[str, ...]) -> None:
         raise CorpusError(f"{path}, line 1: the header has several columns {repeated[0]!r}; keep one")
 
 
-def _cells(lines: _Lines, first: str, rest: Iterator[str], delimiter: str) -> Iterator[tuple[str, list[str]]]:
+def _cells(lines: BoundedLines, first: str, rest: Iterator[str], delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """(where, cells) of a table's rows, the header included; all have as many cells."""
 
     def texts() -> Iterator[str]:
@@ -203,7 +167,7 @@ def split_values(cell: str) -> list[Any]:
 _SPLIT: dict[str, Callable[[str], Any]] = {"names": split_values, "broader": split_values, "scheme": split_values}
 
 
-def _read_annif(lines: _Lines, first: str, rest: Iterator[str]) -> Iterator[Row]:
+def _read_annif(lines: BoundedLines, first: str, rest: Iterator[str]) -> Iterator[Row]:
     """Annif's TSV; a subject without a name is a deprecated one there, and no label."""
 
     def texts() -> Iterator[str]:
@@ -222,11 +186,13 @@ def _read_annif(lines: _Lines, first: str, rest: Iterator[str]) -> Iterator[Row]
                 yield lines.where, {"label": uri[1:-1], "name": name}
 
 
-def _read_annif_csv(rows: Iterator[tuple[str, list[str]]], header: list[str], languages: list[str]) -> Iterator[Row]:
-    """Annif's CSV; the first of the languages is the name's."""
+def _read_annif_csv(
+    rows: Iterator[tuple[str, list[str]]], header: list[str], languages: list[str], *, only: bool
+) -> Iterator[Row]:
+    """Annif's CSV; the first language's name comes first. `only`: others are read only where it has none."""
     uri, places = header.index("uri"), [header.index(f"label_{name}") for name in languages]
     for where, cells in rows:
         names = [cells[i] for i in places if cells[i].strip()]
         if names:
             label = cells[uri].strip().removeprefix("<").removesuffix(">")
-            yield where, {"label": label, "name": names[0], "names": names[1:]}
+            yield where, {"label": label, "name": names[0], "names": [] if only else names[1:]}

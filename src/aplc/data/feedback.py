@@ -10,6 +10,7 @@ the columns of a corpus are called. Finding the last line of each document takes
 hundred bytes a document.
 """
 
+import datetime
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from aplc.data.columns import BadRow, Columns, clean_names
 
 ACCEPTED, REJECTED, ADDED = "accepted", "rejected", "added"
 KEYS = (ACCEPTED, REJECTED, ADDED)
+PROPOSED, TIME = "proposed", "time"
 
 
 class Review(NamedTuple):
@@ -46,6 +48,29 @@ def read_review(row: Mapping[str, Any]) -> Review:
     if both := set(rejected).intersection([*accepted, *added]):
         raise BadRow(f"label {min(both)!r} is rejected, and accepted or added, too; keep one")
     return Review(text, list(dict.fromkeys([*accepted, *added])), tuple(rejected), identity)
+
+
+def read_proposals(row: Mapping[str, Any]) -> dict[str, float]:
+    """What the model had proposed to the reviewer, with its probabilities; empty where the line does not say."""
+    proposed = row.get(PROPOSED) or []
+    try:
+        found = {label: float(probability) for label, probability in proposed}
+    except (TypeError, ValueError):
+        raise BadRow(f'{PROPOSED!r} must be a list like [["label", 0.5], ...]') from None
+    if not all(isinstance(label, str) and 0 <= probability <= 1 for label, probability in found.items()):
+        raise BadRow(f"{PROPOSED!r} must be a list of labels, each with a probability between 0 and 1")
+    return found
+
+
+def read_day(row: Mapping[str, Any]) -> datetime.date | None:
+    """When the document was reviewed; None where the line does not say."""
+    time = row.get(TIME)
+    if time is None:
+        return None
+    try:
+        return datetime.datetime.fromisoformat(time).date()
+    except (TypeError, ValueError):
+        raise BadRow(f'{TIME!r} must be a time like "2026-11-18T04:10:00Z", found {time!r}') from None
 
 
 def key_of(identity: str | None, text: str) -> bytes:

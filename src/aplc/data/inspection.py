@@ -88,6 +88,11 @@ class Inspection:
             ("labels a document", f"{first.labels / first.documents:.2f}"),
             ("documents a label", f"{first.labels / max(1, len(self.counts)):.2f}"),
         ]
+        if first.partial:
+            rows += [
+                ("partly reviewed documents (feedback)", f"{first.partial:,}"),
+                ("labels that these reject", f"{first.rejected:,}"),
+            ]
         rows += [(f"words a document in {part}", f"{s.words / s.documents:,.2f}") for part, s in self.parts.items()]
         least = "" if self.length.tokenizer else ">= "
         if self.length.limit is not None:

@@ -8,6 +8,7 @@
 control characters, labels twice, circles. Entries are small objects: some 400 bytes each, texts included.
 """
 
+import contextlib
 import gzip
 import hashlib
 import json
@@ -89,6 +90,11 @@ class Vocabulary:
         """The entry's name, or the label itself."""
         entry = self.entries.get(label)
         return entry.name or label if entry else label
+
+    def shown(self, label: str) -> str:
+        """For people: the name with the label beside it, or the label where it says the same."""
+        name = self.name_of(label)
+        return label if name == label else f"{name} ({label})"
 
     def texts_of(self, label: str) -> tuple[str, ...]:
         """All that is said of a label: name, synonyms, description. Empty for an entry without them, or no entry."""
@@ -293,6 +299,10 @@ def _texts(key: str, value: object) -> list[str]:
         raise BadRow(f"{key!r} must be a list of strings, found {type(value).__name__}")
     if len(value) > MOST:
         raise BadRow(f"{key!r} has {len(value):,} values; an entry may have {MOST:,}")
+    with contextlib.suppress(TypeError):  # not strings
+        together = "".join(value)
+        if len(together) <= LONGEST[key] and not _UNFIT.search(together):  # one look at all, where nothing is wrong
+            return [text for text in map(str.strip, value) if text]
     return [text for text in (_text(key, item) for item in value) if text]
 
 

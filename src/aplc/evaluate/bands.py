@@ -65,7 +65,7 @@ def by_frequency(stats: LabelStats, *, tail: int = TAIL, torso: int = TORSO) -> 
         raise ValueError(f"tail is {tail} and torso is {torso}, expected 0 < tail < torso")
     highest = max(int(stats.train.max(initial=0)), torso + 1)
     bounds = [("head", torso + 1, highest), ("torso", tail + 1, torso), ("tail", 1, tail), ("unseen", 0, 0)]
-    return [_band(name, stats, _between(stats, low, high), (low, high)) for name, low, high in bounds]
+    return [band_of(name, stats, _between(stats, low, high), (low, high)) for name, low, high in bounds]
 
 
 def by_cluster(stats: LabelStats, *, cutoffs: Sequence[int], n_labels: int, n_added: int = 0) -> list[Band]:
@@ -81,8 +81,8 @@ def by_cluster(stats: LabelStats, *, cutoffs: Sequence[int], n_labels: int, n_ad
     for i, (start, end) in enumerate(pairwise(edges)):
         n_tails = len(edges) - 2 - n_added
         name = f"added {i - n_tails}" if i > n_tails else f"tail {i}" if i else "head"
-        bands.append(_band(name, stats, (ids >= start) & (ids < end)))
-    return [*bands, _band("not in the model", stats, (ids >= n_labels) & (stats.true + stats.predicted > 0))]
+        bands.append(band_of(name, stats, (ids >= start) & (ids < end)))
+    return [*bands, band_of("not in the model", stats, (ids >= n_labels) & (stats.true + stats.predicted > 0))]
 
 
 def by_examples(stats: LabelStats) -> list[Band]:
@@ -92,7 +92,7 @@ def by_examples(stats: LabelStats) -> list[Band]:
     while bounds[-1][1] < highest:
         bounds.append((bounds[-1][1] + 1, bounds[-1][1] * 2))
     bands = [
-        _band(f"{low}-{high}" if low < high else f"{low}", stats, _between(stats, low, high), (low, high))
+        band_of(f"{low}-{high}" if low < high else f"{low}", stats, _between(stats, low, high), (low, high))
         for low, high in bounds
     ]
     return [band for band in bands if band.labels]
@@ -151,7 +151,8 @@ def _between(stats: LabelStats, low: int, high: int) -> Bools:
     return inside if low else inside & (stats.true + stats.predicted > 0)
 
 
-def _band(name: str, stats: LabelStats, inside: Bools, bounds: tuple[int, int] | None = None) -> Band:
+def band_of(name: str, stats: LabelStats, inside: Bools, bounds: tuple[int, int] | None = None) -> Band:
+    """Results of the labels `inside`; `bounds`: the fewest and most training documents that they may have."""
     train, true, predicted, hits = (x[inside] for x in (stats.train, stats.true, stats.predicted, stats.hits))
     if bounds is None:
         bounds = (int(train.min()), int(train.max())) if len(train) else (0, 0)

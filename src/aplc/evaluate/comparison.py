@@ -121,6 +121,8 @@ def _check_comparable(first: SavedEvaluation, run: SavedEvaluation) -> None:
             f"{pair}: evaluated on different documents, {corpora}; evaluate both on the same corpus and part: "
             "aplc evaluate MODEL CORPUS --json EVALUATION"
         )
+    if first.scores.names != run.scores.names:
+        raise AplcError(f"{pair}: evaluated at lists of different lengths; evaluate both with the same --at")
     for name in ("propensity", "threshold"):
         if first.figures[name] != run.figures[name]:
             raise AplcError(

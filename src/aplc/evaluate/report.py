@@ -19,7 +19,7 @@ from aplc.evaluate.bands import Band, LabelScore
 from aplc.evaluate.findings import Example
 from aplc.evaluate.pictures import DARK, LIGHT, variables
 from aplc.evaluate.run import AT, Evaluation, versions
-from aplc.evaluate.table import PARTS, RANKING, part_rows
+from aplc.evaluate.table import PARTS, RANKING, part_rows, recalls
 from aplc.files import output_stream
 
 EXAMPLES = 12
@@ -54,20 +54,21 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
         "cards": _cards(evaluation),
         "figures": _figures(evaluation),
         "figures_note": escape(_figures_note(evaluation)),
-        "zipf": drawings.zipf_svg(np.sort(evaluation.labels.counts)[::-1], evaluation.cutoffs),
+        "zipf": drawings.zipf_svg(_counts(evaluation), evaluation.cutoffs),
         "examples_picture": drawings.examples_svg(evaluation.by_examples),
         "bands_picture": drawings.bands_svg(evaluation.bands),
         "at": str(AT),
         "bands": _bands("By frequency band", evaluation.bands),
         "clusters": _bands("By cluster of the output layer", evaluation.clusters) if evaluation.clusters else "",
+        "vocabulary": _vocabulary(evaluation),
         "reliability": drawings.reliability_svg(reliability),
         "trust": _trust(evaluation),
         "names_note": escape(_names_note(evaluation)),
-        "best": _scores("Found best", best),
-        "worst": _scores("Found worst", worst),
+        "best": _scores("Found best", best, evaluation),
+        "worst": _scores("Found worst", worst, evaluation),
         "confusions_note": escape(_confusions_note(evaluation)),
         "confusions": _confusions(evaluation),
-        "documents": "\n".join(map(_document, evaluation.examples[:EXAMPLES])),
+        "documents": "\n".join(_document(example, evaluation) for example in evaluation.examples[:EXAMPLES]),
         "candidates": _candidates(evaluation),
         "versions": _pairs(
             "Made with", [("model", model), ("corpus", corpus), ("part", part), *_provenance(evaluation)]
@@ -75,6 +76,12 @@ def render_report(evaluation: Evaluation, *, model: str, corpus: str, part: str)
         "config": _config(evaluation),
     }
     return template.substitute(fields)
+
+
+def _counts(evaluation: Evaluation) -> np.ndarray:
+    """Falling counts; labels without documents have no place on logarithmic axes."""
+    counts = np.sort(evaluation.labels.counts)[::-1]
+    return counts[counts > 0]
 
 
 def escape(value: object) -> str:
@@ -180,6 +187,30 @@ def _bands(caption: str, bands: Sequence[Band]) -> Html:
     return table(f"{caption}, first {AT} predictions; the last two columns are shares of all", head, rows)
 
 
+def _vocabulary(evaluation: Evaluation) -> Html:
+    """Results at longer lists, by scheme, and predictions next to a true label."""
+    found = []
+    if evaluation.longer:
+        longer = [recalls(evaluation.by_examples_at(k)) for k in evaluation.longer]
+        rows = [
+            [band.name, *(percent(share) for share in (band.recall, *(other.get(band.name, 0.0) for other in longer)))]
+            for band in evaluation.by_examples
+        ]
+        head = ["training documents", f"recall@{AT}", *(f"recall@{k}" for k in evaluation.longer)]
+        found.append(table("Recall by number of training documents, at longer lists", head, rows))
+    if evaluation.schemes:
+        found.append(_bands("By scheme of the vocabulary", evaluation.schemes))
+    if evaluation.near:
+        rows = [
+            [f"first {n.k}", *(percent(x / max(n.predicted, 1)) for x in (n.hits, n.broader, n.narrower, n.near))]
+            for n in evaluation.near
+        ]
+        head = ["", "right", "broader than a true one", "narrower", "right or next to it"]
+        caption = "Predictions next to a true label in the hierarchy, in percent of all predictions"
+        found.append(table(caption, head, rows))
+    return Html("".join(found))
+
+
 def _trust(evaluation: Evaluation) -> Html:
     caption, head = "Mean gap between probability and share that is true (expected calibration error)", ["", "gap"]
     result, before = evaluation.metrics.result(), evaluation.before
@@ -198,9 +229,15 @@ def _names_note(evaluation: Evaluation) -> str:
     )
 
 
-def _scores(caption: str, scores: Sequence[LabelScore]) -> Html:
+def _scores(caption: str, scores: Sequence[LabelScore], evaluation: Evaluation) -> Html:
     rows = [
-        [s.name, f"{s.train:,}", f"{s.true:,}", *(percent(x, 0) for x in (s.precision, s.recall, s.f1))] for s in scores
+        [
+            evaluation.shown(s.name),
+            f"{s.train:,}",
+            f"{s.true:,}",
+            *(percent(x, 0) for x in (s.precision, s.recall, s.f1)),
+        ]
+        for s in scores
     ]
     return table(caption, ["label", "training", "true", "precision", "recall", "F1"], rows)
 
@@ -214,13 +251,16 @@ def _confusions_note(evaluation: Evaluation) -> str:
 
 
 def _confusions(evaluation: Evaluation) -> Html:
-    rows = [(c.missed, c.predicted, f"{c.documents:,}", f"{c.expected:,.1f}") for c in evaluation.findings.confusions()]
+    rows = [
+        (evaluation.shown(c.missed), evaluation.shown(c.predicted), f"{c.documents:,}", f"{c.expected:,.1f}")
+        for c in evaluation.findings.confusions()
+    ]
     if not rows:
         return Html("<p>No pair of labels was confused more often than by chance.</p>")
     return table("", ["missed", "predicted instead", "documents", "by chance"], rows, text=(0, 1))
 
 
-def _document(example: Example) -> str:
+def _document(example: Example, evaluation: Evaluation) -> str:
     true = set(example.true)
     tags = []
     for name, probability in example.predicted:
@@ -228,10 +268,13 @@ def _document(example: Example) -> str:
         tags.append(
             f'<li><span class="p">{probability:.0%}</span>'
             f'<span class="bar"><i style="width:{probability:.0%}"></i></span>'
-            f'<span><span class="{kind}" role="img" aria-label="{words}">{mark}</span> {escape(name)}</span></li>'
+            f'<span><span class="{kind}" role="img" aria-label="{words}">{mark}</span> '
+            f"{escape(evaluation.shown(name))}</span></li>"
         )
     missed = [name for name in example.true if name not in {name for name, _ in example.predicted}]
-    also = f'<p class="muted">Its other labels: {escape("; ".join(missed))}</p>' if missed else ""
+    also = (
+        f'<p class="muted">Its other labels: {escape("; ".join(map(evaluation.shown, missed)))}</p>' if missed else ""
+    )
     return (
         f'<article><p><span class="muted">{escape(example.name)}</span> {escape(_short(example.text))}</p>'
         f'<ul class="tags">{"".join(tags)}</ul>{also}</article>'
@@ -240,7 +283,13 @@ def _document(example: Example) -> str:
 
 def _candidates(evaluation: Evaluation) -> Html:
     rows = [
-        (f"{c.probability:.1%}", c.label, _short(c.text, 200), "; ".join(c.true) or "none", c.name)
+        (
+            f"{c.probability:.1%}",
+            evaluation.shown(c.label),
+            _short(c.text, 200),
+            "; ".join(map(evaluation.shown, c.true)) or "none",
+            c.name,
+        )
         for c in evaluation.findings.candidates
     ]
     if not rows:

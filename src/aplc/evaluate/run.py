@@ -7,7 +7,7 @@ Documents stream through the model; only `Metrics`, `Findings` and a fingerprint
 import hashlib
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -18,19 +18,23 @@ import torch
 from aplc.data.cache import blocks
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
-from aplc.errors import AplcError, CorpusError
+from aplc.data.vocabulary import Vocabulary
+from aplc.errors import CorpusError
 from aplc.evaluate.bands import Band, LabelScore, best_and_worst, by_cluster, by_examples, by_frequency
 from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
 from aplc.evaluate.findings import Example, Findings
-from aplc.evaluate.metrics import PROPENSITIES, Metrics
+from aplc.evaluate.hierarchy import Near, NearCounter, by_scheme, names_of
+from aplc.evaluate.metrics import Metrics
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import DOCUMENTS_AT_ONCE, predict_parts
 from aplc.version import __version__
 
 DEPTH = 100
-"""Predictions per document, for F1 at a threshold; ranking metrics use the first five."""
+"""Predictions per document, for F1 at a threshold; ranking metrics use the first five, or as many as asked for."""
 AT = 5
 """The k of results by band and of the reliability diagram."""
+KS = (1, 3, AT)
+"""Lengths of lists that are always measured at."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,9 @@ class Evaluation:
     """ECE@k before calibration; None if the model is not calibrated."""
     parts: dict[str, Metrics] = field(default_factory=dict)
     """Of a model of several parts: what each of them finds alone, before calibration."""
+    vocabulary: Vocabulary | None = None
+    near: list[Near] = field(default_factory=list)
+    """Predictions next to a true label in the hierarchy, at each k; empty without a hierarchy."""
 
     @property
     def n_unseen(self) -> int:
@@ -71,6 +78,26 @@ class Evaluation:
         if retired := int((true[~self.labels.active] > 0).sum()):
             found.append(f"{retired:,} true labels are retired; they count as missed.")
         return found
+
+    def shown(self, label: str) -> str:
+        """A label for people: with its name, where the vocabulary has another one."""
+        return self.vocabulary.shown(label) if self.vocabulary else label
+
+    @property
+    def longer(self) -> list[int]:
+        """Lengths of lists beyond `AT` that were asked for."""
+        return [k for k in self.metrics.ks if k > AT]
+
+    def bands_at(self, k: int) -> list[Band]:
+        return by_frequency(self.metrics.label_stats(k))
+
+    def by_examples_at(self, k: int) -> list[Band]:
+        return by_examples(self.metrics.label_stats(k))
+
+    @cached_property
+    def schemes(self) -> list[Band]:
+        """Results by scheme of the vocabulary; none where it has no schemes."""
+        return by_scheme(self.metrics.label_stats(AT), self.labels, self.vocabulary) if self.vocabulary else []
 
     @property
     def examples(self) -> list[Example]:
@@ -94,7 +121,7 @@ class Evaluation:
 
     @cached_property
     def bands(self) -> list[Band]:
-        return by_frequency(self.metrics.label_stats(AT))
+        return self.bands_at(AT)
 
     @cached_property
     def clusters(self) -> list[Band]:
@@ -106,7 +133,7 @@ class Evaluation:
 
     @cached_property
     def by_examples(self) -> list[Band]:
-        return by_examples(self.metrics.label_stats(AT))
+        return self.by_examples_at(AT)
 
     @cached_property
     def best_and_worst(self) -> tuple[list[LabelScore], list[LabelScore]]:
@@ -139,6 +166,15 @@ class Evaluation:
             "bands": [asdict(band) for band in self.bands],
             "clusters": [asdict(band) for band in self.clusters],
             "by_examples": [asdict(band) for band in self.by_examples],
+            "at": {
+                str(k): {
+                    "bands": [asdict(band) for band in self.bands_at(k)],
+                    "by_examples": [asdict(band) for band in self.by_examples_at(k)],
+                }
+                for k in self.longer
+            },
+            "schemes": [asdict(band) for band in self.schemes],
+            "near": [asdict(near) | {"share": near.share} for near in self.near],
             "reliability": {
                 "k": reliability.k,
                 **{name: getattr(reliability, name).tolist() for name in ("edges", "pairs", "confidence", "accuracy")},
@@ -147,9 +183,19 @@ class Evaluation:
             "worst_labels": [asdict(score) for score in self.best_and_worst[1]],
             "confusions": [asdict(confusion) for confusion in self.findings.confusions()],
             "candidates": [asdict(candidate) for candidate in self.findings.candidates],
+            "names": names_of(self.vocabulary, self._listed()),
             "config": self.config,
             "versions": versions(),
         }
+
+    def _listed(self) -> Iterator[str]:
+        """Labels that are named in the figures."""
+        for score in (*self.best_and_worst[0], *self.best_and_worst[1]):
+            yield score.name
+        for confusion in self.findings.confusions():
+            yield from (confusion.missed, confusion.predicted)
+        for candidate in self.findings.candidates:
+            yield from (candidate.label, *candidate.true)
 
 
 class Evaluator:
@@ -167,13 +213,15 @@ class Evaluator:
         n_examples: int = 0,
         config: dict[str, Any] | None = None,
         parts: Iterable[str] = (),
+        at: Iterable[int] = (),
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        self.labels = labels
+        self.labels, self.vocabulary, ks = labels, vocabulary, sorted({*KS, *at})
         self.cutoffs, self.n_added = tuple(cutoffs), n_added
         self.config = config or {}
         names = list(parts)
         self.metrics, self.baseline, self.before, *alone = (
-            Metrics(labels.counts, n_documents=n_documents, propensity=propensity, threshold=threshold)
+            Metrics(labels.counts, n_documents=n_documents, ks=ks, propensity=propensity, threshold=threshold)
             for _ in range(3 + len(names))
         )
         self.parts = dict(zip(names, alone, strict=True))
@@ -184,6 +232,8 @@ class Evaluator:
         self.unseen: dict[str, int] = {}
         self.findings = Findings(labels.names, sure=threshold, n_examples=n_examples)
         self.hash = hashlib.blake2b(digest_size=16)
+        has_hierarchy = vocabulary is not None and bool(vocabulary.narrower)
+        self.near = NearCounter(labels, vocabulary, ks) if vocabulary and has_hierarchy else None
 
     def update(
         self,
@@ -196,6 +246,8 @@ class Evaluator:
         """Add a block of predictions: `before` calibration, and of the model's `parts`, too."""
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
         self.metrics.update_lists(ids, probs, truth)
+        if self.near:
+            self.near.update(ids, truth)
         for name, found in (parts or {}).items():
             self.parts[name].update_lists(*found, truth)
         if before is not None:
@@ -231,6 +283,8 @@ class Evaluator:
             n_added=self.n_added,
             before=before,
             parts=self.parts,
+            vocabulary=self.vocabulary,
+            near=self.near.finish() if self.near else [],
         )
 
 
@@ -241,9 +295,13 @@ def evaluate(
     n_examples: int = 0,
     propensity: str | tuple[float, float] = "default",
     threshold: float = 0.5,
+    at: Iterable[int] = (),
     advance: Callable[[int], None] = lambda _: None,
 ) -> Evaluation:
-    """Stream `documents` through the model. Labels never seen in training count as true labels that were missed."""
+    """Stream `documents` through the model. Labels that it does not have count as true labels that were missed.
+
+    `at`: lengths of lists to measure at, besides 1, 3 and 5.
+    """
     evaluator = Evaluator(
         trained.labels,
         n_documents=trained.n_documents,
@@ -254,12 +312,18 @@ def evaluate(
         n_examples=n_examples,
         config=trained.config.to_dict(),
         parts=trained.model.parts,
+        at=at,
+        vocabulary=trained.vocabulary,
     )
     # Predict once, without calibration, and rank with and without it. Calibration changes the order: twice as many
     # predictions, so that the first hundred after it are among them.
     depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
     raw = replace(trained.ranking, calibration=None)
     for block in blocks(documents, DOCUMENTS_AT_ONCE):
+        if partial := next((document for document in block if document.partial), None):
+            raise CorpusError(
+                f"line {partial.line} is feedback, which says nothing of most labels; evaluate it as a file of its own"
+            )
         texts = [document.text for document in block]
         whole, parts = predict_parts(trained.model, texts, width, allowed=trained.allowed)
         before = raw.settle(*whole, depth)[:2] if trained.calibration else None
@@ -267,19 +331,6 @@ def evaluate(
         evaluator.update(block, *trained.ranking.settle(*whole, depth)[:2], before, alone)
         advance(len(block))
     return evaluator.finish()
-
-
-def parse_propensity(text: str) -> str | tuple[float, float]:
-    """A name of PROPENSITIES, or `A,B`."""
-    if text in PROPENSITIES:
-        return text
-    try:
-        a, b = map(float, text.split(","))
-    except ValueError:
-        raise AplcError(f"--propensity {text}: give {', '.join(PROPENSITIES)} or two numbers A,B") from None
-    if not (a > 0 and b > 0):
-        raise AplcError(f"--propensity {text}: A and B must be above 0")
-    return a, b
 
 
 def versions() -> dict[str, str]:

@@ -1,10 +1,11 @@
 """An evaluation as text for the terminal."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aplc.evaluate.bands import Band
 from aplc.evaluate.findings import Example
+from aplc.evaluate.hierarchy import Near
 from aplc.evaluate.run import Evaluation
 
 RANKING = ("P", "nDCG", "R", "RP", "PSP", "PSnDCG")
@@ -18,12 +19,20 @@ def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     lines += _figures(evaluation)
     if evaluation.parts:
         lines += ["", *_parts(evaluation)]
-    lines += ["", *_bands("band", evaluation.bands)]
+    longer = evaluation.longer
+    lines += ["", *_bands("band", evaluation.bands, {k: evaluation.bands_at(k) for k in longer})]
+    if longer:
+        more = {k: evaluation.by_examples_at(k) for k in longer}
+        lines += ["", *_bands("documents a label", evaluation.by_examples, more)]
     if evaluation.clusters:
         lines += ["", *_bands("cluster", evaluation.clusters)]
+    if evaluation.schemes:
+        lines += ["", *_bands("scheme", evaluation.schemes)]
+    if evaluation.near:
+        lines += ["", *_near(evaluation.near)]
     if evaluation.notes:
         lines += ["", *evaluation.notes]
-    return "\n".join(lines + _examples(evaluation.examples[:n_examples]))
+    return "\n".join(lines + _examples(evaluation.examples[:n_examples], evaluation.shown))
 
 
 def _figures(evaluation: Evaluation) -> list[str]:
@@ -67,27 +76,49 @@ def _parts(evaluation: Evaluation) -> list[str]:
     return [*lines, "alone: before calibration; from, to: the 95 % interval of the difference (paired bootstrap)"]
 
 
-def _bands(title: str, bands: Sequence[Band]) -> list[str]:
-    lines = [f"{title:<18}  {'training docs':>13}{'labels':>10}{'true':>10}{'recall@5':>10}{'precision@5':>13}"]
+def _bands(title: str, bands: Sequence[Band], longer: Mapping[int, Sequence[Band]] | None = None) -> list[str]:
+    """Results by band; `longer` has the same bands for longer lists, of which recall is shown."""
+    longer, width = longer or {}, max([18, *(min(len(band.name), 40) for band in bands)])
+    more = "".join(f"{f'recall@{k}':>11}" for k in longer)
+    lines = [
+        f"{title:<{width}}  {'training docs':>13}{'labels':>10}{'true':>10}{'recall@5':>10}{'precision@5':>13}{more}"
+    ]
     for band in bands:
         if band.labels:
             bounds = f"{band.low:,}-{band.high:,}" if band.low < band.high else f"{band.low:,}"
+            others = (recalls(found).get(band.name, 0.0) for found in longer.values())
             lines.append(
-                f"{band.name:<18}  {bounds:>13}{band.labels:>10,}{band.true:>10,}"
+                f"{band.name[:width]:<{width}}  {bounds:>13}{band.labels:>10,}{band.true:>10,}"
                 f"{100 * band.recall:>10.2f}{100 * band.precision:>13.2f}"
+                + "".join(f"{100 * recall:>11.2f}" for recall in others)
             )
     return lines
 
 
-def _examples(examples: Sequence[Example]) -> list[str]:
+def recalls(bands: Sequence[Band]) -> dict[str, float]:
+    """By name: labels that are only predicted may be in a band of longer lists, or of shorter ones, alone."""
+    return {band.name: band.recall for band in bands}
+
+
+def _near(near: Sequence[Near]) -> list[str]:
+    """Predictions next to a true label, in percent of all predictions."""
+    lines = [f"{'percent of predictions':<24}" + "".join(f"{f'@{n.k}':>8}" for n in near)]
+    for name in ("broader", "narrower"):
+        shares = (getattr(n, name) / max(n.predicted, 1) for n in near)
+        lines.append(f"{f'{name} than a true one':<24}" + "".join(f"{100 * share:>8.2f}" for share in shares))
+    lines.append(f"{'right or next to it':<24}" + "".join(f"{100 * n.share:>8.2f}" for n in near))
+    return lines
+
+
+def _examples(examples: Sequence[Example], shown_as: Callable[[str], str]) -> list[str]:
     lines: list[str] = []
     for example in examples:
         lines += ["", textwrap.shorten(example.text, 300, placeholder=" ..."), ""]
         true, shown = set(example.true), example.predicted[:5]
-        lines += [f"  {p:6.1%}  {'*' if name in true else ' '} {name}" for name, p in shown]
+        lines += [f"  {p:6.1%}  {'*' if label in true else ' '} {shown_as(label)}" for label, p in shown]
         missed = [name for name in example.true if name not in {name for name, _ in shown}]
         if missed:
-            lines.append(f"  {'also:':>6}    {'; '.join(missed)}")
+            lines.append(f"  {'also:':>6}    {'; '.join(map(shown_as, missed))}")
     if lines:
         lines += ["", "* a true label; also: true labels not among the first five"]
     return lines

@@ -16,8 +16,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
-from scipy.special import expit
+
+from aplc.words import pulled
 
 CANDIDATES = 120
 """Labels of a held-out document that the blend is learned from: so many of each part's best."""
@@ -121,23 +121,10 @@ def curves_at(knots_LK: Floats, learned_3K: Floats) -> Floats:
 
 def regress(pairs: Pairs, knots_LK: Floats, chosen: Bools) -> Floats:
     """a, b - 1 and c at the knots, (3, K), by penalised logistic regression on the chosen pairs."""
-    words, network, hit = (x[chosen].astype(np.float64) for x in (pairs.words, pairs.network, pairs.hit))
+    words, network = (x[chosen].astype(np.float64) for x in (pairs.words, pairs.network))
     sides_N3 = np.stack([np.ones_like(words), words, network], 1)
     x = (sides_N3[:, :, None] * knots_LK[pairs.label[chosen], None]).reshape(len(words), 3 * KNOTS)
-    scale = np.maximum(np.sqrt((x**2).mean(0)), 1e-12)
-    x /= scale
-
-    def loss(theta: Floats) -> tuple[float, Floats]:
-        logit = words + x @ theta
-        value = np.logaddexp(0, logit).sum() - logit @ hit + PENALTY / 2 * theta @ theta
-        return value, (expit(logit) - hit) @ x + PENALTY * theta
-
-    def curvature(theta: Floats) -> Floats:
-        p = expit(words + x @ theta)
-        return (x * (p * (1 - p))[:, None]).T @ x + PENALTY * np.eye(3 * KNOTS)
-
-    found = minimize(loss, np.zeros(3 * KNOTS), jac=True, hess=curvature, method="trust-exact")
-    return (found.x / scale).reshape(3, KNOTS)
+    return pulled.regress(x, pairs.hit[chosen], offset=words, penalty=PENALTY).reshape(3, KNOTS)
 
 
 def log_likelihood(pairs: Pairs, logits: Floats) -> Floats:

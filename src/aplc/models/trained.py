@@ -40,6 +40,10 @@ class TrainedTagger:
         merged = self.labels.stands_for if self.labels.has_merged else None
         return Ranking(tuple(self.model.bounds[:-1]), self.calibration, merged)
 
+    def shown(self, label: str) -> str:
+        """A label for people: with its name, where the vocabulary has another one."""
+        return self.vocabulary.shown(label) if self.vocabulary else label
+
     @property
     def allowed(self) -> NDArray[np.bool_] | None:
         """Which label ids may be predicted; None if all may."""

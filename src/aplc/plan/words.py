@@ -29,7 +29,6 @@ from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, n_left_out
 from aplc.words.local import NEIGHBOURS
-from aplc.words.names import CLEARER
 from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, equations
 from aplc.words.systems import Product
 from aplc.words.text import entries_of, words_of
@@ -98,9 +97,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     counts, n_documents = seen.labels.counts, seen.n_documents
     reading, entries_each = _read(seen.sample)
     entries = n_documents * entries_each
-    names = config.words.names
-    named = _names_tell(seen.sample) if names == "auto" else names == "on"
-    shape = n_documents + (len(counts) if named else 0), round(HEAPS * entries**0.5)  # names are rows, too
+    shape = n_documents, round(HEAPS * entries**0.5)
     size = equations(shape, config.words.limit)
     work = Work(READ_TIMES * reading * n_documents, size)
     direct = size == shape[0]
@@ -111,8 +108,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     else:
         rare, n_often = counts[counts <= RARE], int((counts > RARE).sum())
         block = min(block_size(shape), n_often)
-        more = rare if named else rare[rare > 1]
-        twice = float((1 - (1 - learned / n_documents) ** more).sum())  # a left-out document has the label
+        twice = float((1 - (1 - learned / n_documents) ** rare[rare > 1]).sum())  # a left-out document has the label
         sides = learned + len(rare) + twice
         work.sides = LOCAL_ITERATIONS * sides + (ITERATIONS + 1) * n_often
         work.sparse = (2 * ITERATIONS + 1) * n_often * entries
@@ -137,15 +133,6 @@ def _read(sample: list[Document]) -> tuple[float, float]:
     entries_of([document.text for document in sample], runs=False)
     seconds = time.perf_counter() - start
     return seconds / len(sample), float(np.mean([_entries(document) for document in sample]))
-
-
-def _names_tell(sample: list[Document]) -> bool:
-    """`words/names.py: tell`, from words that a sample's texts and names have in common."""
-    texts = [set(words_of(document.text)) for document in sample]
-    names = [set(words_of(" ".join(document.labels))) for document in sample]
-    own = sum(len(text & name) for text, name in zip(texts, names, strict=True))
-    other = sum(len(text & name) for text, name in zip(texts, names[1:] + names[:1], strict=True))
-    return own > CLEARER * other
 
 
 def _entries(document: Document) -> float:

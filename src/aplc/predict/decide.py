@@ -6,10 +6,10 @@
     Rule(expected_f1=True)         for each document as many as give the highest expected F1
 
 `top_k` beside another rule is a limit. A document of which no label qualifies gets none: the model abstains.
-Allow-lists and deny-lists narrow the label set before anything is chosen, so that the best k are those of what is left.
+Allow-lists, deny-lists, schemes and branches (`schemes.py`) narrow the label set before anything is chosen, so that the
+best k are those of what is left.
 """
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -19,13 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.data.labels import LabelSet
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError
 from aplc.models.calibration import DEPTH, Calibration
+from aplc.predict.schemes import narrowed, nearest
 
 TOP_K = 5
 """Labels of a document where no rule is given."""
-MANY = 50_000
-"""With more labels than this, only rather similar names are looked for."""
 
 
 def check_top_k(top_k: object) -> None:
@@ -52,6 +52,12 @@ class Rule:
     """Only these labels."""
     deny: Sequence[str] = ()
     """None of these labels."""
+    scheme: Sequence[str] = ()
+    """Only labels of these schemes of the vocabulary."""
+    not_scheme: Sequence[str] = ()
+    """No label of these schemes."""
+    below: Sequence[str] = ()
+    """Only these labels and narrower ones, by the vocabulary's hierarchy."""
 
     def __post_init__(self) -> None:
         if self.top_k is not None:
@@ -70,6 +76,12 @@ class Rule:
         for name, value in (("allow", self.allow), ("deny", self.deny)):
             if isinstance(value, str):
                 raise AplcError(f"{name}: give a list of label names, not one string")
+        for name in ("scheme", "not_scheme", "below"):
+            value = getattr(self, name)
+            if isinstance(value, str):
+                object.__setattr__(self, name, (value,))
+            elif not all(isinstance(one, str) for one in value):
+                raise AplcError(f"{name}: give a name, or a list of names")
 
     @property
     def has_choice(self) -> bool:
@@ -94,7 +106,9 @@ class Decision:
     """For each label id, whether it may be predicted; None where all may."""
 
     @classmethod
-    def of(cls, rule: Rule, labels: LabelSet, calibration: Calibration | None) -> "Decision":
+    def of(
+        cls, rule: Rule, labels: LabelSet, calibration: Calibration | None, vocabulary: Vocabulary | None = None
+    ) -> "Decision":
         threshold = rule.threshold or 0.0
         if rule.precision is not None:
             if calibration is None:
@@ -108,7 +122,7 @@ class Decision:
             depth=min(max(rule.limit, DEPTH) if rule.expected_f1 else rule.limit, len(labels)),
             threshold=threshold,
             expected_f1=rule.expected_f1,
-            allowed=allowed_labels(labels, rule.allow, rule.deny),
+            allowed=_allowed(rule, labels, vocabulary),
         )
 
     def counts(self, ids: NDArray, probs: NDArray) -> NDArray[np.int64]:
@@ -118,6 +132,18 @@ class Decision:
         if self.expected_f1:
             n = np.minimum(n, best_f1_counts(np.where(ids >= 0, probs, 0.0)))
         return np.minimum(n, self.limit)
+
+
+def _allowed(rule: Rule, labels: LabelSet, vocabulary: Vocabulary | None) -> NDArray[np.bool_] | None:
+    """Which ids may be predicted by the rule's lists, schemes and branches; None if all may."""
+    listed = allowed_labels(labels, rule.allow, rule.deny)
+    if not (rule.scheme or rule.not_scheme or rule.below):
+        return listed
+    mask = narrowed(labels, vocabulary, scheme=rule.scheme, not_scheme=rule.not_scheme, below=rule.below)
+    mask &= labels.active if listed is None else listed
+    if not mask.any():
+        raise AplcError("allow and deny leave no label of these schemes and branches")
+    return mask
 
 
 def best_f1_counts(probs: NDArray) -> NDArray[np.int64]:
@@ -168,10 +194,8 @@ def unknown(labels: LabelSet, name: str) -> str:
     """What to say of a name that is not in the label set."""
     if name in labels.retired:
         return f"the label {name!r} is retired"
-    folded = {known.casefold(): known for known in labels.index}
-    cutoff = 0.0 if len(folded) <= MANY else 0.6  # which spares most names the slow comparison
-    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=cutoff)
-    return f"no label {name!r}; the nearest is {folded[near[0]]!r}" if near else f"no label {name!r}"
+    near = nearest(name, labels.index, 1)
+    return f"no label {name!r}; the nearest is {near[0]!r}" if near else f"no label {name!r}"
 
 
 def read_names(path: Path) -> list[str]:

@@ -22,7 +22,7 @@ from aplc.models.calibration import DEPTH, Calibration, Ranking
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.predict.decide import Decision, Rule
-from aplc.predict.writers import writer_for
+from aplc.predict.writers import LabelsAs, Naming, writer_for
 
 DOCUMENTS_AT_ONCE = 2_048
 """Documents held at a time."""
@@ -150,7 +150,7 @@ def decide_documents(
 
     A text of nothing but white space gets none: all a model knows of it is which labels are frequent.
     """
-    decision = Decision.of(rule, trained.labels, trained.calibration)
+    decision = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary)
     for block, ids, probs in predict_documents(trained, documents, decision.depth, allowed=decision.allowed):
         has_text = np.array([bool(document.text.strip()) for document in block])
         counts = np.where(has_text, decision.counts(ids, probs), 0)
@@ -171,15 +171,18 @@ def predict_file(
     advance: Callable[[int], None] = lambda _: None,
     *,
     separator: str | None = None,
+    labels_as: LabelsAs = "label",
 ) -> tuple[int, int]:
     """Stream predictions to a file that appears when complete, or block by block to standard output (`-`).
 
-    JSON Lines, or by the file's ending CSV or TSV with `separator` between labels.
+    JSON Lines, or by the file's ending CSV or TSV with `separator` between labels; `labels_as`: labels, what the
+    vocabulary calls them, or both.
 
     Returns how many documents it has, and in how many of them no label qualified; these rows say `"abstained": true`.
     """
     n = n_abstained = 0
-    rows = writer_for(out, trained.labels.names, separator=separator)
+    naming = Naming(labels_as, trained.vocabulary)
+    rows = writer_for(out, trained.labels.names, separator=separator, naming=naming)
     with output_stream(out) as stream:
         for block, tags_of_block in decide_documents(trained, documents, rule):
             for document, tags in zip(block, tags_of_block, strict=True):

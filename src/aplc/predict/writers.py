@@ -8,12 +8,14 @@ import difflib
 import io
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from aplc.data.columns import ALL, SEPARATOR, listed
 from aplc.data.formats import Document
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError, CorpusError
 
 Tags = Sequence[tuple[str, float]]
@@ -22,7 +24,31 @@ OTHER_FORMATS = (".gz", ".xlsx", ".xls", ".ods", ".parquet", ".feather", ".html"
 """Endings under which nobody would look for JSON Lines, which any other ending gets."""
 LOOKED_AT = 2_048
 """Documents in which a column to keep is looked for."""
-OURS = ("id", "line", "labels", "probabilities", "abstained")
+OURS = ("id", "line", "labels", "names", "probabilities", "abstained")
+LabelsAs = Literal["label", "name", "both"]
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How labels are written: themselves, by the vocabulary's names, or with names in a column of their own."""
+
+    labels_as: LabelsAs = "label"
+    vocabulary: Vocabulary | None = None
+
+    def __post_init__(self) -> None:
+        if self.labels_as != "label" and self.vocabulary is None:
+            raise AplcError(
+                f"--labels-as {self.labels_as}: the model has no vocabulary, so its labels have no other names; train "
+                "it with --vocabulary FILE, or leave the option out"
+            )
+
+    def columns(self, labels: Iterable[str]) -> dict[str, list[str]]:
+        """What a row has: `labels`, and `names` where both are asked for."""
+        labels = list(labels)
+        if self.vocabulary is None or self.labels_as == "label":
+            return {"labels": labels}
+        names = [self.vocabulary.name_of(label) for label in labels]
+        return {"labels": names} if self.labels_as == "name" else {"labels": labels, "names": names}
 
 
 class RowWriter(Protocol):
@@ -33,24 +59,27 @@ class RowWriter(Protocol):
         """What the file ends with; all of it where there was no document."""
 
 
-def writer_for(out: Path, labels: Iterable[str], *, separator: str | None = None) -> RowWriter:
+def writer_for(
+    out: Path, labels: Iterable[str], *, separator: str | None = None, naming: Naming | None = None
+) -> RowWriter:
     """Chosen by the name of `out`. `labels`: all that may be written; `separator`: between them in CSV, `;` if None."""
-    name = out.name.lower()
+    name, naming = out.name.lower(), naming or Naming()
     if name.endswith(OTHER_FORMATS):
         raise AplcError(
             f"--out {out}: predictions are written as .csv, .tsv, .json or .jsonl, not as {out.suffix}; give one of "
             "these names, and convert the file afterwards"
         )
     if not name.endswith((".csv", ".tsv")):
-        return JsonList() if name.endswith(".json") else JsonLines()
+        return JsonList(naming) if name.endswith(".json") else JsonLines(naming)
     separator = separator or SEPARATOR
-    if clash := next((label for label in labels if separator in label), None):
+    written = (text for texts in naming.columns(labels).values() for text in texts)
+    if clash := next((text for text in written if separator in text), None):
         other = next((candidate for candidate in (";", "|", " | ", " ;; ") if candidate != separator), "|")
         raise AplcError(
             f"--out {out}: the label {clash!r} contains {separator!r}, which separates labels; give another "
             f"--label-separator, such as {other!r}, or write .jsonl"
         )
-    return Table("\t" if name.endswith(".tsv") else ",", separator)
+    return Table("\t" if name.endswith(".tsv") else ",", separator, naming)
 
 
 def check_kept(source: str, documents: Iterable[Document], keep: Sequence[str]) -> Iterator[Document]:
@@ -72,11 +101,14 @@ def check_kept(source: str, documents: Iterable[Document], keep: Sequence[str]) 
 
 
 class JsonLines:
+    def __init__(self, naming: Naming | None = None) -> None:
+        self.naming = naming or Naming()
+
     def row(self, document: Document, tags: Tags) -> bytes:
         row = {
             **({"line": document.line} if document.id is None else {"id": document.id}),
             **_carried(document),
-            "labels": [name for name, _ in tags],
+            **self.naming.columns(label for label, _ in tags),
             "probabilities": [round(probability, 6) for _, probability in tags],
             **({} if tags else {"abstained": True}),
         }
@@ -89,7 +121,8 @@ class JsonLines:
 class JsonList(JsonLines):
     """The same rows as one list, which is what a .json file is read as."""
 
-    def __init__(self) -> None:
+    def __init__(self, naming: Naming | None = None) -> None:
+        super().__init__(naming)
         self.is_empty = True
 
     def row(self, document: Document, tags: Tags) -> bytes:
@@ -103,15 +136,15 @@ class JsonList(JsonLines):
 class Table:
     """CSV or TSV; the first document settles the columns. Without a label the cells are empty."""
 
-    def __init__(self, delimiter: str, separator: str) -> None:
-        self.delimiter, self.separator = delimiter, separator
+    def __init__(self, delimiter: str, separator: str, naming: Naming | None = None) -> None:
+        self.delimiter, self.separator, self.naming = delimiter, separator, naming or Naming()
         self.kept: tuple[str, ...] | None = None
 
     def row(self, document: Document, tags: Tags) -> bytes:
         carried, header = _carried(document), b""
         if self.kept is None:
             self.kept, self.key = tuple(carried), "line" if document.id is None else "id"
-            header = self._line([self.key, *self.kept, "labels", "probabilities"])
+            header = self._line([self.key, *self.kept, *self.naming.columns(()), "probabilities"])
         if strange := [name for name in carried if name not in self.kept]:
             raise AplcError(
                 f"line {document.line} of the input has {strange[0]!r}, which its first document lacks "
@@ -122,13 +155,13 @@ class Table:
             [
                 document.line if self.key == "line" else document.id or "",
                 *(_cell(carried.get(name)) for name in self.kept),
-                self.separator.join(name for name, _ in tags),
+                *map(self.separator.join, self.naming.columns(label for label, _ in tags).values()),
                 self.separator.join(f"{probability:.6g}" for _, probability in tags),
             ]
         )
 
     def end(self) -> bytes:
-        return self._line(["line", "labels", "probabilities"]) if self.kept is None else b""
+        return self._line(["line", *self.naming.columns(()), "probabilities"]) if self.kept is None else b""
 
     def _line(self, cells: Sequence[object]) -> bytes:
         line = io.StringIO()

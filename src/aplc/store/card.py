@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aplc.data.labels import LabelSet
 from aplc.models.base import KINDS
 from aplc.models.calibration import Calibration
 from aplc.models.trained import TrainedTagger
@@ -82,7 +81,7 @@ def model_card(trained: TrainedTagger) -> str:
         label_version=labels.version,
         median=counts[len(counts) // 2] if counts else 0,
         vocabulary=_vocabulary(trained),
-        changes=_changes(labels),
+        changes=_changes(trained),
         metrics=_metrics(trained.held_out, trained.evaluation),
         calibration=_calibration(trained.calibration),
         kind=kind.what,
@@ -107,12 +106,13 @@ def _vocabulary(trained: TrainedTagger) -> str:
     )
 
 
-def _changes(labels: LabelSet) -> str:
-    if not labels.history:
+def _changes(trained: TrainedTagger) -> str:
+    history = trained.labels.history
+    if not history:
         return ""
     lines = ["", "Changes since training:", ""]
-    for entry in labels.history[-CHANGES:]:
-        names = [str(name) for name in entry.get("labels", [])]
+    for entry in history[-CHANGES:]:
+        names = [trained.shown(str(name)) for name in entry.get("labels", [])]
         some = ", ".join(names[:5]) + (f" and {len(names) - 5:,} more" if len(names) > 5 else "")
         to = f" to {entry['to']}" if "to" in entry else ""
         lines.append(f"- version {entry.get('version')} ({entry.get('date')}): {entry.get('change')} {some}{to}")

@@ -17,7 +17,7 @@ from scipy import sparse
 from aplc.errors import ModelError
 from aplc.files import atomic_path
 from aplc.nn.distributed import world
-from aplc.words.curves import Candidates
+from aplc.words.curves import Candidates, Scored
 
 FOLDER = "blocks"
 
@@ -49,13 +49,10 @@ class Blocks:
                 indptr=weight_CV.indptr,
                 indices=weight_CV.indices.astype(np.int32, copy=False),
                 data=weight_CV.data,
-                document=found.document,
-                label=found.label,
-                score=found.score,
-                hit=found.hit,
-                n=found.n,
                 own=np.array(list(found.own), dtype=np.int64),
                 curves=np.array(list(found.own.values()), dtype=np.float32).reshape(-1, 3),
+                **{f"best_{name}": column for name, column in found.best._asdict().items()},
+                **{f"mentioned_{name}": column for name, column in found.mentioned._asdict().items()},
             )
 
     def has(self, number: int) -> bool:
@@ -71,8 +68,10 @@ class Blocks:
             with np.load(path) as kept:
                 weight_CV = sparse.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=kept["shape"])
                 own = dict(zip(kept["own"].tolist(), kept["curves"], strict=True))
-                document, label, score, hit, n = (kept[name] for name in ("document", "label", "score", "hit", "n"))
-                return Finished(weight_CV, Candidates(document, label, score, hit, n, own))
+                best, mentioned = (
+                    Scored(*(kept[f"{which}_{name}"] for name in Scored._fields)) for which in ("best", "mentioned")
+                )
+                return Finished(weight_CV, Candidates(best, mentioned, own))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ModelError(f"{path}: damaged ({error}); delete it, and go on with --resume") from None
 

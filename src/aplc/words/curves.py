@@ -5,9 +5,10 @@ regression learns how probable a label with n training documents is at a score o
 
     logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;
 
-labels with many documents get three of their own, and labels without any, learned from their names, a and b of their
-own where left-out documents say enough of such labels. It learns from scores of left-out training documents
-(`ridge.py`), with the n that leaving the document out leaves: one less for its own labels.
+labels with many documents get three of their own. It learns from scores of left-out training documents (`ridge.py`),
+with the n that leaving the document out leaves: one less for its own labels. Labels without documents have no score.
+
+Labels that a text mentions by name get another logit afterwards (`names.py`); their scores are kept for that, too.
 
 Shapes: L labels, C labels of a block, M documents that curves are learned from, K candidates.
 """
@@ -16,9 +17,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 from sklearn.linear_model import LogisticRegression
 
 from aplc.words.index import rising
+from aplc.words.names import NO_DOCUMENTS
 
 LEARN_FROM = 8_192
 """Documents that curves are learned from, at most."""
@@ -40,8 +43,8 @@ def n_left_out(n_documents: int, *, direct: bool) -> int:
     return max(1, min(LEARN_FROM, share))
 
 
-class Candidates(NamedTuple):
-    """Labels that may be among a document's best, one row each, documents rising; and labels' own curves."""
+class Scored(NamedTuple):
+    """Labels with their scores in documents, arrays of one length, documents rising."""
 
     document: NDArray[np.int64]
     label: NDArray[np.int64]
@@ -49,15 +52,27 @@ class Candidates(NamedTuple):
     hit: NDArray[np.bool_]
     n: NDArray[np.int64]
     """Documents of the label that the score was learned from."""
+
+
+class Candidates(NamedTuple):
+    """What a block of labels says of the left-out documents."""
+
+    best: Scored
+    """Labels that may be among a document's best."""
+    mentioned: Scored
+    """Labels that a document mentions."""
     own: dict[int, Floats]
+    """Labels' own curves."""
 
 
 class Curves:
     """Learns the curves from scores of M left-out documents, a block of labels at a time."""
 
-    def __init__(self, n_documents: int) -> None:
+    def __init__(self, n_documents: int, mentions_ML: sparse.csc_array | None = None) -> None:
         self.own: dict[int, Floats] = {}
         """Labels with a curve of their own."""
+        self.mentions_ML = mentions_ML
+        self.mentioned: list[Scored] = []
         self.score_MK = np.full((n_documents, CANDIDATES), -np.inf, dtype=np.float32)
         self.label_MK = np.zeros((n_documents, CANDIDATES), dtype=np.int64)
         self.hit_MK = np.zeros((n_documents, CANDIDATES), dtype=bool)
@@ -71,57 +86,65 @@ class Curves:
         """
         frequent = np.flatnonzero(hit_MC.sum(0) >= OWN_CURVE)
         own = {start + int(j): _own_curve(score_MC[:, j], hit_MC[:, j]) for j in frequent}
+
+        def scored(document: NDArray[np.int64], column: NDArray[np.int64]) -> Scored:
+            at = document, column
+            return Scored(document, start + column, score_MC[at], hit_MC[at], n_MC[at])
+
         best_MK = np.argpartition(-score_MC, min(CANDIDATES, score_MC.shape[1]) - 1, axis=1)[:, :CANDIDATES]
         above_MK = np.take_along_axis(score_MC, best_MK, 1) > self.score_MK.min(axis=1, keepdims=True)
-        document = np.nonzero(above_MK)[0]
-        column = best_MK[above_MK]
-        at = document, column
-        new = Candidates(document, start + column, score_MC[at], hit_MC[at], n_MC[at], own)
+        best = scored(np.nonzero(above_MK)[0], best_MK[above_MK])
+        none = np.zeros(0, dtype=np.int64)
+        mentioned = none, none
+        if self.mentions_ML is not None:
+            block = self.mentions_ML[:, start : start + score_MC.shape[1]].tocsr()
+            mentioned = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr)), block.indices
+        new = Candidates(best, scored(*mentioned), own)
         self.take(new)
         return new
 
     def take(self, new: Candidates) -> None:
         """Take in what `add` returned, here or in another run. Of equal scores the first to come stays."""
         self.own |= new.own
-        if not len(new.document):
+        self.mentioned.append(new.mentioned)
+        best = new.best
+        if not len(best.document):
             return
-        row_D, first_D, count_D = np.unique(new.document, return_index=True, return_counts=True)
-        place = np.repeat(np.arange(len(row_D)), count_D), np.arange(len(new.document)) - np.repeat(first_D, count_D)
+        row_D, first_D, count_D = np.unique(best.document, return_index=True, return_counts=True)
+        place = np.repeat(np.arange(len(row_D)), count_D), np.arange(len(best.document)) - np.repeat(first_D, count_D)
 
         def joined(old_MK: NDArray, added: NDArray, fill: float) -> NDArray:
             added_DK = np.full((len(row_D), count_D.max()), fill, dtype=old_MK.dtype)
             added_DK[place] = added
             return np.concatenate([old_MK[row_D], added_DK], 1)
 
-        score_DK = joined(self.score_MK, new.score, -np.inf)
+        score_DK = joined(self.score_MK, best.score, -np.inf)
         best_DK = np.argsort(-score_DK, axis=1, kind="stable")[:, :CANDIDATES]
         self.score_MK[row_D] = np.take_along_axis(score_DK, best_DK, 1)
-        self.label_MK[row_D] = np.take_along_axis(joined(self.label_MK, new.label, 0), best_DK, 1)
-        self.hit_MK[row_D] = np.take_along_axis(joined(self.hit_MK, new.hit, 0), best_DK, 1)
-        self.n_MK[row_D] = np.take_along_axis(joined(self.n_MK, new.n, 0), best_DK, 1)
+        self.label_MK[row_D] = np.take_along_axis(joined(self.label_MK, best.label, 0), best_DK, 1)
+        self.hit_MK[row_D] = np.take_along_axis(joined(self.hit_MK, best.hit, 0), best_DK, 1)
+        self.n_MK[row_D] = np.take_along_axis(joined(self.n_MK, best.n, 0), best_DK, 1)
 
     def finish(self, n_L: NDArray[np.int64]) -> Floats:
         """a, b and c of every label, (L, 3); the common curve is learned without the labels that have their own."""
-        n_MK = self.n_MK
+        n_MK, n = self.n_MK, n_L
         others = np.delete(n_L, list(self.own))
+        others = others[others > 0]
         if len(others) and others.std() < ALIKE:  # else one document less, or not, would say whether it is a hit
-            n_L, n_MK = np.ones_like(n_L), np.ones_like(n_MK)
-        found = np.isfinite(self.score_MK) & (n_MK >= 0) & ~np.isin(self.label_MK, list(self.own))
-        zero = found & (n_MK == 0)  # learned from their names
-        if min((zero & self.hit_MK).sum(), (zero & ~self.hit_MK).sum()) < LEAST_HITS:
-            found &= ~zero
-        s, n, hit = self.score_MK[found], n_MK[found], self.hit_MK[found]
+            n, n_MK = np.minimum(n_L, 1), np.minimum(n_MK, 1)
+        found = np.isfinite(self.score_MK) & (n_MK > 0) & ~np.isin(self.label_MK, list(self.own))
+        s, hit = self.score_MK[found], self.hit_MK[found]
         curve_L3 = np.tile(np.array(PLAIN, dtype=np.float32), (len(n_L), 1))
         if min(hit.sum(), (~hit).sum()) >= LEAST_HITS:
-            log_n, unseen = np.log(np.maximum(n, 1)), n == 0
-            terms = [log_n, log_n**2, unseen, s, log_n * s, log_n**2 * s, unseen * s, s**2, log_n * s**2]
-            a0, a1, a2, a3, b0, b1, b2, b3, c0, c1 = _regress(np.stack(terms, 1), hit)
-            log_n, unseen = np.log(np.maximum(n_L, 1)), n_L == 0
-            a_L = a0 + a1 * log_n + a2 * log_n**2 + a3 * unseen
-            b_L = b0 + b1 * log_n + b2 * log_n**2 + b3 * unseen
+            log_n = np.log(n_MK[found])
+            terms = [log_n, log_n**2, s, log_n * s, log_n**2 * s, s**2, log_n * s**2]
+            a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
+            log_n = np.log(np.maximum(n, 1))
+            a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
             curve_L3[:] = _no_flatter(np.stack([a_L, b_L, c0 + c1 * log_n], 1), s)
         for label, curve in self.own.items():
             curve_L3[label] = curve
+        curve_L3[n_L == 0] = NO_DOCUMENTS, 1, 0
         return curve_L3
 
     def dcg(self, n_L: NDArray[np.int64], at: int = 5) -> float:

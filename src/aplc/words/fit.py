@@ -12,18 +12,22 @@ from scipy import sparse
 from aplc import native
 from aplc.config import Config, WordsConfig
 from aplc.console import Screen
-from aplc.data.cache import DocumentCache
+from aplc.data.cache import DocumentCache, Encode
+from aplc.data.labels import LabelSet
 from aplc.data.source import TrainingData
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError, RunError
+from aplc.files import digest
 from aplc.nn.distributed import world
 from aplc.words.blocks import Blocks
-from aplc.words.curves import n_left_out
-from aplc.words.index import Index
+from aplc.words.curves import Curves, Floats, Scored, n_left_out
+from aplc.words.index import Index, rising
 from aplc.words.model import WordFeatures, WordsModel
-from aplc.words.names import tell, with_names
+from aplc.words.names import MENTION, Known, Names, learn_worth
+from aplc.words.names import VERSION as NAMES_VERSION
 from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import equations, solve
-from aplc.words.text import BUCKETS, ENTRY, VERSION, count_words, entries_of
+from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
 
 SHORT = 200
 """Characters of a text, on average, below which runs of characters are read: titles have some 70, abstracts 1,000."""
@@ -35,54 +39,124 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     """The words model of the training documents. `blocks` keeps what is finished; under torchrun it must be given."""
     runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
     name = f"words {VERSION}" + (" with runs" if runs else "")
-    encode = partial(entries_of, runs=runs)
-    with world().main_first():
-        cache = data.source.encoded(
-            "train", encode, ENTRY, data.labels, name=name, screen=screen, total=data.n_documents
-        )
-    rows, n_labels = data.train_rows, len(data.labels)
+    cache = _encoded(data, partial(entries_of, runs=runs), ENTRY, name, screen)
+    rows, n_labels, n_seen = data.train_rows, len(data.labels), data.labels.n_seen
     features = WordFeatures.choose(count_documents(cache, rows), len(rows))
     if not len(features.bucket):
         raise CorpusError("the training texts have no words; a words model has nothing to learn from")
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
-    names_LV = features(count_words(data.labels.names, runs=runs))
-    named = config.words.names != "off" and (
-        config.words.names == "on" or tell(x_NV, y_NL, names_LV, config.train.seed)
-    )
-    count_L, n_documents = np.bincount(y_NL.indices, minlength=n_labels), len(rows)
-    all_NV, all_NL = with_names(x_NV, y_NL, names_LV) if named else (x_NV, y_NL)
-    if named:
-        screen.say(f"names: {all_NV.shape[0] - n_documents:,} labels' names say something of their documents")
-    size = equations(all_NV.shape, config.words.limit)
-    how = "in closed form" if size == all_NV.shape[0] else f"by conjugate gradients, {size:,} words and pairs at once"
+    size = equations(x_NV.shape, config.words.limit)
+    direct = size == len(rows)
+    how = "in closed form" if direct else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
         f"{'words, word pairs and runs of characters' if runs else 'words and word pairs'}: {x_NV.shape[1]:,}, "
         f"{x_NV.nnz / x_NV.shape[0]:.0f} a document; "
-        f"ridge regression of {n_labels:,} labels {how}"
+        f"ridge regression of {n_seen:,} labels {how}"
     )
     if native.library() is None:
         screen.say("no C compiler: SciPy multiplies sparse matrices, which takes several times as long")
-    learned = n_left_out(n_documents, direct=size == all_NV.shape[0])
-    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(n_documents)[:learned])
+    learned = n_left_out(len(rows), direct=direct)
+    learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
+    names, mentions_NL = _mentions(data, config, screen)
     ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
     if not ridge:
         with screen.bar("choosing the penalty"):
             ridge = choose_ridge(x_NV, y_NL, config.train.seed)
         screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
     weight_VL, mean_L, curves = solve(
-        all_NV, all_NL, learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks,
-        n_documents=n_documents,
+        x_NV, y_NL[:, :n_seen], learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks,
+        mentions_ML=mentions_NL[learn_from][:, :n_seen].tocsc(),
     )  # fmt: skip
     if not weight_VL.nnz and prune > WordsConfig.prune:  # below, there is nothing to learn: all documents are alike
         raise RunError(
             f"words.prune = {prune:g}: no weight is as large; choose a lower one, such as {WordsConfig.prune}"
         )
+    weight_VL.resize(x_NV.shape[1], n_labels)
+    count_L = np.bincount(y_NL.indices, minlength=n_labels)
     curve_L3 = curves.finish(count_L)
     screen.say(
-        f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_labels:.0f} a label; "
+        f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:.0f} a label; "
         f"{len(curves.own):,} labels have curves of their own"
     )
-    return WordsModel(features, Index.of(weight_VL), mean_L, np.ascontiguousarray(curve_L3.T))
+    worth_3L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
+    if worth_3L is None:
+        names, worth_3L = Names.of([]), np.zeros((3, n_labels), dtype=np.float32)
+    elif mentions_NL.nnz:
+        right = (mentions_NL * y_NL).nnz / mentions_NL.nnz
+        screen.say(
+            f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "
+            "rightly; how much a mention is worth is learned from that"
+        )
+    bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
+    return WordsModel(features, Index.of(weight_VL), bias_L, np.ascontiguousarray(curve_L3.T), names, worth_3L)
+
+
+def _encoded(data: TrainingData, encode: Encode, dtype: np.dtype, name: str, screen: Screen) -> DocumentCache:
+    """The training documents through `encode`; the first process does the work."""
+    with world().main_first():
+        return data.source.encoded(
+            "train", encode, dtype, data.labels, name=name, screen=screen, total=data.n_documents
+        )
+
+
+def names_of(labels: LabelSet, vocabulary: Vocabulary | None) -> list[tuple[str, ...]]:
+    """Of every label: what the vocabulary calls it, or else the label itself."""
+    entries = vocabulary.entries if vocabulary else {}
+    called = ((label, entries.get(label)) for label in labels.names)
+    return [((entry.name, *entry.names) if entry and entry.name else (label,)) for label, entry in called]
+
+
+def _mentions(data: TrainingData, config: Config, screen: Screen) -> tuple[Names, sparse.csr_array]:
+    """Labels' names, and log(1 + place) of the labels that training documents mention, (N, L)."""
+    rows, n_labels = data.train_rows, len(data.labels)
+    called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
+    names = Names.of(called)
+    if not called:
+        return names, sparse.csr_array((len(rows), n_labels), dtype=np.float32)
+    encode = partial(names.entries_of, n_labels=n_labels)
+    cache = _encoded(data, encode, MENTION, f"mentions {NAMES_VERSION} {digest(called)}", screen)
+    found = [cache.document(int(i))[0] for i in rows]
+    joined, ends = np.concatenate(found), np.cumsum([0, *map(len, found)])
+    return names, sparse.csr_array((joined["place"], joined["label"], ends), shape=(len(rows), n_labels))
+
+
+def learn_names(
+    curves: Curves,
+    curve_L3: Floats,
+    y_NL: sparse.csr_array,
+    mentions_NL: sparse.csr_array,
+    learn_from: NDArray[np.int64],
+    n_seen: int,
+    *,
+    direct: bool,
+) -> Floats | None:
+    """How much a mention is worth, (3, L), from what left-out documents mention; None if that says too little.
+
+    A document must not know its own labels. With leave-one-out scores (`direct`), it is taken out of what is known of
+    the labels it mentions; else documents that were left out for good are not in it at all.
+    """
+    n_labels = y_NL.shape[1]
+
+    def known(rows: NDArray[np.int64] | slice) -> Known:
+        mentioned, own = (x_NL[rows].astype(bool) for x_NL in (mentions_NL, y_NL))
+        right, all_, n = (np.bincount(x.indices, minlength=n_labels) for x in (mentioned * own, mentioned, own))
+        return Known(n, right, all_ - right)
+
+    document, label = mentions_NL[learn_from].tocoo().coords
+    document, label = document[label >= n_seen], label[label >= n_seen]
+    none = np.zeros(len(label), dtype=np.int64)
+    unseen = Scored(document, label, none.astype(np.float32), none.astype(bool), none)
+    scored = Scored(*map(np.concatenate, zip(*curves.mentioned, unseen, strict=True)))
+    whole = known(slice(None))
+    hit, label = scored.hit, scored.label
+    if direct:
+        of_mention = Known(scored.n, whole.right[label] - hit, whole.wrong[label] - ~hit)
+    else:
+        rest = known(np.setdiff1d(np.arange(y_NL.shape[0]), learn_from))
+        of_mention = Known(scored.n, rest.right[label], rest.wrong[label])
+    z = np.where(scored.n > 0, rising(scored.score, curve_L3[label].T), 0)
+    place = np.asarray(mentions_NL[learn_from][scored.document, label]).ravel()
+    return learn_worth(of_mention, z, place, hit, whole)
 
 
 def without_effect(config: Config) -> list[str]:

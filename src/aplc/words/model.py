@@ -3,16 +3,16 @@
 The idea: on a CPU, and for labels with few examples, single words tell more than what a small network makes of the
 sentence. Words and pairs are weighted by TF-IDF; a label's weights come from ridge regression (`ridge.py`), and
 most of them are small enough to be left out. A label's curve (`curves.py`) turns its score s into a logit,
-a + b s + c s^2. The price: what takes more than two words to say, and the meaning of words that training never saw, is
-lost.
+a + b s + c s^2; if the text has the words of the label's name, the logit is adjusted (`names.py`). The price: what
+takes more than two words to say, and the meaning of words that training never saw, is lost.
 
 Shapes: B documents, V words and pairs that are known, L labels, N weights.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,10 @@ from aplc.files import atomic_path
 from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_header
 from aplc.nn.weights import WEIGHTS
 from aplc.words.index import Index, best_columns
-from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_words
+from aplc.words.names import Mentions, Names
+from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_split, words_of
 
-WEIGHTS_VERSION = 2
+WEIGHTS_VERSION = 3
 """Of how weights are stored."""
 CHECKED = 1 << 24
 """Weights whose labels are looked at before a model is used."""
@@ -89,6 +90,14 @@ class WordFeatures:
         return sparse.csr_array((weight, column.astype(np.int32), ends), shape=(counts.shape[0], len(self.bucket)))
 
 
+class WordsBatch(NamedTuple):
+    """Texts as a words model wants them."""
+
+    x: sparse.csr_array
+    """TF-IDF, (B, V)."""
+    mentions: Mentions
+
+
 @dataclass(frozen=True)
 class WordsModel:
     """Ridge regression with curves, as a `LabelModel`."""
@@ -97,6 +106,9 @@ class WordsModel:
     index: Index
     bias_L: NDArray[np.float32]
     curve_3L: NDArray[np.float32]
+    names: Names
+    worth_3L: NDArray[np.float32]
+    """a, b and c of labels that a text mentions (`names.py`)."""
 
     kind = "words"
     n_added = 0
@@ -114,12 +126,18 @@ class WordsModel:
     def batch_size(self) -> int:
         return max(1, min(256, LOGITS_AT_ONCE // self.n_labels))
 
-    def prepare(self, texts: Sequence[str]) -> sparse.csr_array:
-        return self.features(count_words(texts, runs=self.features.has_runs))
+    def prepare(self, texts: Sequence[str]) -> WordsBatch:
+        words = [words_of(text) for text in texts]
+        x_BV = self.features(count_split(words, runs=self.features.has_runs))
+        return WordsBatch(x_BV, self.names.mentions(words, self.n_labels))
 
-    def read(self, batch: sparse.csr_array) -> Floats:
+    def read(self, batch: WordsBatch) -> Floats:
         """logits_BL."""
-        return self.index.logits(batch, self.bias_L, self.curve_3L)
+        logits_BL = self.index.logits(batch.x, self.bias_L, self.curve_3L)
+        document, label, place = batch.mentions
+        a, b, c = self.worth_3L[:, label]
+        logits_BL[document, label] = a + b * logits_BL[document, label] + c * place
+        return logits_BL
 
     def topk(
         self, states: Floats, k: int, allowed: NDArray[np.bool_] | None = None
@@ -141,6 +159,7 @@ class WordsModel:
 
     def settings(self) -> dict[str, Any]:
         sizes = {"n_words": len(self.features.bucket), "n_weights": len(self.index.label)}
+        sizes |= {"n_stems": len(self.names.stem), "n_names": len(self.names.label), "n_parts": len(self.names.part)}
         return {"words": {"version": VERSION, "weights": WEIGHTS_VERSION, **sizes}}
 
     def save_parts(self, folder: Path) -> None:
@@ -156,6 +175,8 @@ class WordsModel:
             "scale": np.array([self.index.scale]),
             "bias": self.bias_L,
             "curve": self.curve_3L,
+            "worth": self.worth_3L,
+            **{f"names.{field.name}": getattr(self.names, field.name) for field in fields(Names)},
         }
         try:
             with atomic_path(folder / file) as temporary:
@@ -184,6 +205,12 @@ _TYPES = {
     "scale": "F32",
     "bias": "F32",
     "curve": "F32",
+    "worth": "F32",
+    "names.stem": "I64",
+    "names.first": "I64",
+    "names.start": "I64",
+    "names.part": "I32",
+    "names.label": "I32",
 }
 """Types of the tensors, by safetensors' names for them."""
 
@@ -198,16 +225,24 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
             "aplc train CORPUS --preset words --out NEW"
         )
     check_settings(words, {"n_words": int}, folder)
-    n_words, n_weights = words["n_words"], words.get("n_weights")
+    sizes = [words.get(name) for name in ("n_words", "n_weights", "n_stems", "n_names", "n_parts")]
+    if not all(type(size) is int and size >= 0 for size in sizes):
+        raise ModelError(f"{folder}: its config.json has no number of weights or names; the model is damaged")
+    n_words, n_weights, n_stems, n_names, n_parts = sizes
     expected = {
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
-        **{"label": (n_weights,), "weight": (n_weights,), "scale": (1,), "bias": (n_labels,), "curve": (3, n_labels)},
+        **{"label": (n_weights,), "weight": (n_weights,), "scale": (1,)},
+        **{"bias": (n_labels,), "curve": (3, n_labels), "worth": (3, n_labels)},
+        **{"names.stem": (n_stems,), "names.first": (n_stems + 1,), "names.start": (n_names + 1,)},
+        **{"names.part": (n_parts,), "names.label": (n_names,)},
     }
     compare_headers(expected, read_header(folder / file, _TYPES), folder)
     tensors = map_tensors(folder / file)
     _check(tensors, n_labels, folder / file)
+    names = Names(**{field.name: tensors[f"names.{field.name}"] for field in fields(Names)})
     index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
-    return WordsModel(WordFeatures(tensors["bucket"], tensors["idf"]), index, tensors["bias"], tensors["curve"])
+    features = WordFeatures(tensors["bucket"], tensors["idf"])
+    return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"])
 
 
 def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
@@ -216,12 +251,24 @@ def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
     Reading gigabytes of weights for it would take long: beyond `CHECKED` the labels are checked as they are used.
     """
     start, label, bucket = tensors["start"], tensors["label"], tensors["bucket"]
-    for name in ("idf", "scale", "bias", "curve"):
+    for name in ("idf", "scale", "bias", "curve", "worth"):
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: {name} has NaN or infinite values")
     if start[0] != 0 or start[-1] != len(label) or (start[1:] < start[:-1]).any():
         raise ModelError(f"{path}: row offsets of the weights are inconsistent; the model is damaged")
     if 0 < len(label) <= CHECKED and (label.min() < 0 or label.max() >= n_labels):
         raise ModelError(f"{path}: has weights for labels beyond the {n_labels:,} there are; the model is damaged")
+    part, stem = tensors["names.part"], tensors["names.stem"]
+    for pointer, target in (("names.first", tensors["names.label"]), ("names.start", part)):
+        start = tensors[pointer]
+        if start[0] != 0 or start[-1] != len(target) or (start[1:] < start[:-1]).any():
+            raise ModelError(f"{path}: {pointer} is inconsistent; the model is damaged")
+    if (tensors["names.start"][1:] == tensors["names.start"][:-1]).any():
+        raise ModelError(f"{path}: a label's name has no words; the model is damaged")
+    for name, target, below in (("names.part", part, len(stem)), ("names.label", tensors["names.label"], n_labels)):
+        if len(target) and (target.min() < 0 or target.max() >= below):
+            raise ModelError(f"{path}: {name} points beyond the {below:,} there are; the model is damaged")
+    if (stem[1:] <= stem[:-1]).any():
+        raise ModelError(f"{path}: words of names must be in increasing order; the model is damaged")
     if (bucket[1:] <= bucket[:-1]).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
         raise ModelError(f"{path}: hash buckets must be in increasing order; the model is damaged")

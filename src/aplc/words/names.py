@@ -1,42 +1,187 @@
-"""What labels are called: a further row of the ridge regression for every label, with the words of its name.
+"""What labels are called: a text that has all the words of a label's name is said to *mention* the label.
 
-A name is no document. It teaches which words speak for its label, and for labels of few documents that is much of what
-there is to know; but word frequencies, label frequencies, curves and held-out figures are those of documents alone. Of
-other labels it says nothing: there its target is the label's mean, and not that a document lacks the label.
+A mention tells little of some labels ("Time") and nearly everything of others ("Pheochromocytoma"), and it is all that
+there is to know of a label that no training document has. So the logit z that a label got for the text's words
+(`curves.py`) is replaced where the text mentions it, by one that knows how much a mention of this label is worth:
 
-A label's own string is its name if it reads like one. Codes don't: their words are unknown, or no more frequent in
-their label's documents than elsewhere. So a sample of documents decides (`tell`).
+    a + b z + c log(1 + place)
 
-Shapes: N documents, V words, L labels.
+`place` is the number of words of the text up to where the name is complete: titles and first sentences say what a text
+is about. a, b and c follow from how many training documents have the label (n), and how many mention it with it (h) and
+without it (m): 16 numbers for all labels, learned by logistic regression on left-out documents, and pulled towards
+a = 0, b = 1, c = 0, which is what the words say. Labels without documents have no z: a and c are all they get.
+
+Names are never counted as documents: word weights, frequencies and curves are those of documents alone. (As further
+rows of the ridge regression, names gained less and cost more: bench/LOG.md.) Where labels are codes, nothing is
+mentioned, and nothing changes. The price: a label called by other words than its name and synonyms is not noticed, and
+"not diabetes" mentions diabetes.
+
+Shapes: B documents, S stems, K names, T stems of all names, L labels, N mentions.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple, Self
+
 import numpy as np
-from scipy import sparse
+from numpy.typing import NDArray
+from sklearn.utils import murmurhash3_32
 
-SAMPLE = 5_000
-"""Pairs of a document and one of its labels that are looked at."""
-CLEARER = 3.0
-"""How many times as much a document must have in common with its label's name as with another label's."""
+from aplc.words.pulled import regress
+from aplc.words.text import words_of
+
+VERSION = 1
+"""Of what a mention is; a cache holds mentions of one version."""
+MENTION = np.dtype([("label", np.int32), ("place", np.float32)])
+"""A label that a document mentions, and log(1 + place), as the feature cache stores it."""
+LEAST = 100
+"""Mentions that are right, and mentions that are wrong, without which nothing is learned."""
+PENALTY = 10.0
+"""Of the learned numbers' squares, in columns whose root mean square is 1: worth some ten mentions."""
+NO_DOCUMENTS = -12.0
+"""The logit of a label without training documents that a text does not mention: once in 160,000 texts."""
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
 
 
-def tell(x_NV: sparse.csr_array, y_NL: sparse.csr_array, names_LV: sparse.csr_array, seed: int) -> bool:
-    """Whether labels' names have more words in common with their own documents than with others."""
-    rng = np.random.default_rng(seed)
-    pair = rng.permutation(y_NL.nnz)[:SAMPLE]
-    document = np.searchsorted(y_NL.indptr, pair, side="right") - 1
-    label = y_NL.indices[pair]
-
-    def common(label: np.ndarray) -> float:
-        return float((x_NV[document] * names_LV[label]).sum())
-
-    return common(label) > CLEARER * common(rng.permutation(label))
+def stem(word: str) -> str:
+    """A word without a plural's ending, so that "cells" is "cell"."""
+    if len(word) <= 4 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    return word[:-2] if word.endswith(("ses", "xes", "ches", "shes")) else word[:-1]
 
 
-def with_names(
-    x_NV: sparse.csr_array, y_NL: sparse.csr_array, names_LV: sparse.csr_array
-) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """X and Y with a row for each label whose name has a known word, behind those of the documents."""
-    named = np.flatnonzero(np.diff(names_LV.indptr))
-    ones = np.ones(len(named), dtype=np.float32)
-    y_names = sparse.csr_array((ones, named, np.arange(len(named) + 1)), shape=(len(named), y_NL.shape[1]))
-    return sparse.vstack([x_NV, names_LV[named]], format="csr"), sparse.vstack([y_NL, y_names], format="csr")
+@lru_cache(maxsize=1 << 18)
+def _hash(word: str) -> int:
+    """Of the word's stem; of a million stems about a hundred pairs share one."""
+    return int(murmurhash3_32(stem(word), positive=True))
+
+
+class Mentions(NamedTuple):
+    """Which labels documents mention; documents rising, and each document's labels."""
+
+    document: NDArray[np.int64]
+    label: NDArray[np.int64]
+    place: NDArray[np.float32]
+    """log(1 + words of the text up to where the name is complete)."""
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names by their rarest stem, so that only names are looked at whose rarest stem a text has."""
+
+    stem: NDArray[np.int64]
+    """(S,), rising: hashes."""
+    first: NDArray[np.int64]
+    """(S + 1,): names whose rarest stem is this one."""
+    start: NDArray[np.int64]
+    """(K + 1,): where a name's stems begin."""
+    part: NDArray[np.int32]
+    """(T,): places in `stem`."""
+    label: NDArray[np.int32]
+    """(K,)."""
+
+    @classmethod
+    def of(cls, names: Sequence[Sequence[str]]) -> Self:
+        """From every label's names."""
+        found = {
+            (label, tuple(sorted({_hash(w) for w in words_of(n)}))) for label, own in enumerate(names) for n in own
+        }
+        kept = sorted((label, parts) for label, parts in found if parts)
+        label = np.array([label for label, _ in kept], dtype=np.int32)
+        size_K = np.array([len(parts) for _, parts in kept], dtype=np.int64)
+        flat = np.array([part for _, parts in kept for part in parts], dtype=np.int64)
+        stem, part = np.unique(flat, return_inverse=True)
+        if not len(label):
+            return cls(stem, np.zeros(1, np.int64), np.zeros(1, np.int64), part.astype(np.int32), label)
+        name = np.repeat(np.arange(len(size_K)), size_K)
+        frequency = np.bincount(part)[part]
+        rarest = part[np.lexsort((part, frequency, name))[np.cumsum(size_K) - size_K]]
+        order = np.argsort(rarest, kind="stable")
+        start = np.concatenate([[0], np.cumsum(size_K)])
+        ends = np.concatenate([[0], np.cumsum(size_K[order])])
+        first = np.searchsorted(rarest[order], np.arange(len(stem) + 1))
+        return cls(stem, first, ends, part[_spans(start[order], size_K[order])].astype(np.int32), label[order])
+
+    def mentions(self, documents: Sequence[Sequence[str]], n_labels: int) -> Mentions:
+        """The labels that texts mention, from their words."""
+        n_stems = len(self.stem)
+        if not n_stems:
+            return Mentions(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+        size_B = np.array([len(words) for words in documents], dtype=np.int64)
+        hashes = np.array([_hash(word) for words in documents for word in words], dtype=np.int64)
+        document, place = np.repeat(np.arange(len(size_B)), size_B), _spans(np.ones_like(size_B), size_B)
+        at = np.minimum(np.searchsorted(self.stem, hashes), n_stems - 1)
+        known = self.stem[at] == hashes
+        key, earliest = np.unique(document[known] * n_stems + at[known], return_index=True)  # a document's stems
+        place = place[known][earliest]
+        first = self.first[key % n_stems]
+        n_names = self.first[key % n_stems + 1] - first
+        name = _spans(first, n_names)
+        document = np.repeat(key // n_stems, n_names)
+        size = self.start[name + 1] - self.start[name]
+        wanted = np.repeat(document * n_stems, size) + self.part[_spans(self.start[name], size)]
+        at = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+        begins = np.cumsum(size) - size
+        if not len(begins):
+            return Mentions(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
+        whole = np.logical_and.reduceat(key[at] == wanted, begins)
+        complete = np.maximum.reduceat(place[at], begins)[whole]
+        pair = document[whole] * n_labels + self.label[name[whole]]
+        order = np.lexsort((complete, pair))
+        pair, one = np.unique(pair[order], return_index=True)  # of several names, the earliest
+        return Mentions(pair // n_labels, pair % n_labels, np.log1p(complete[order][one]).astype(np.float32))
+
+    def entries_of(self, texts: Sequence[str], n_labels: int) -> list[NDArray]:
+        """`mentions` as an array of `MENTION` for each text."""
+        found = self.mentions([words_of(text) for text in texts], n_labels)
+        entries = np.empty(len(found.label), dtype=MENTION)
+        entries["label"], entries["place"] = found.label, found.place
+        return np.split(entries, np.searchsorted(found.document, np.arange(1, len(texts))))
+
+
+class Known(NamedTuple):
+    """What is known of labels, or of a mention's label without the document that mentions it; arrays of one length."""
+
+    n: Ints
+    """Training documents that have the label."""
+    right: Ints
+    """Those that have it and mention it."""
+    wrong: Ints
+    """Those that mention it and don't have it."""
+
+    def columns(self) -> tuple[Floats, Floats, Floats]:
+        """What a, b and c are made of, (N, 9), (N, 3) and (N, 4)."""
+        unseen, log_n = (self.n == 0).astype(np.float64), np.log(np.maximum(self.n, 1))
+        right, wrong, ones = np.log1p(self.right), np.log1p(self.wrong), np.ones(len(self.n))
+        more = [unseen, wrong, right, wrong * unseen, wrong * log_n, right * log_n]
+        seen = 1 - unseen
+        return (
+            np.stack([ones, log_n, log_n**2, *more], 1),
+            np.stack([seen, seen * log_n, seen * wrong], 1),
+            np.stack([ones, log_n, unseen, wrong], 1),
+        )
+
+
+def learn_worth(known: Known, z: Floats, place: Floats, hit: NDArray[np.bool_], labels: Known) -> Floats | None:
+    """a, b and c of every label, (3, L), from mentions; None if these are too few.
+
+    `z` is what the words say of a mention's label: without documents it must be 0.
+    """
+    if min(hit.sum(), (~hit).sum()) < LEAST:
+        return None
+    sides = [np.ones_like(z), z, place]
+    x = np.concatenate([part * side[:, None] for part, side in zip(known.columns(), sides, strict=True)], 1)
+    learned = np.split(regress(x, hit, offset=z, penalty=PENALTY), [9, 12])
+    a_L, b_L, c_L = (part @ numbers for part, numbers in zip(labels.columns(), learned, strict=True))
+    return np.stack([a_L, np.where(labels.n > 0, np.maximum(b_L + 1, 0), 0), c_L]).astype(np.float32)
+
+
+def _spans(start: Ints, size: Ints) -> NDArray[np.int64]:
+    """start[0], start[0] + 1, ..., `size[0]` of them, then those of start[1], and so on."""
+    ends = np.cumsum(size)
+    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(start - (ends - size), size)

@@ -84,14 +84,13 @@ def solve(
     prune: float,
     screen: Screen,
     blocks: Blocks | None = None,
-    n_documents: int | None = None,
+    mentions_ML: sparse.csc_array | None = None,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
     """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves.
 
-    Rows behind the first `n_documents` are labels' names (`names.py`), not documents.
+    `mentions_ML` are the labels that documents of `learn_from` mention (`names.py`): their scores are kept, too.
     """
-    n_rows, n_labels = y_NL.shape
-    n_documents = n_documents or n_rows
+    n_documents, n_labels = y_NL.shape
     size = equations(x_NV.shape, limit)
     available = free_bytes()
     if (need := INVERSE_BYTES * size**2) > available:
@@ -100,14 +99,14 @@ def solve(
             f"invert fewer, e.g. --set words.limit={max(1, int((max(0, available) / INVERSE_BYTES) ** 0.5 / 2))}"
         )
     blocks = blocks or Blocks()
-    count_L = np.bincount(y_NL[:n_documents].indices, minlength=n_labels)
-    mean_L, y_LN = (count_L / n_documents).astype(np.float32), y_NL.T.tocsr()
-    rows_L = np.diff(y_LN.indptr)
-    parts, is_rare = cuts(rows_L, block_size(x_NV.shape), rare=0 if size == n_rows else RARE)
-    mine, curves = shared_out(len(parts)), Curves(len(learn_from))
+    y_LN = y_NL.T.tocsr()
+    count_L = np.diff(y_LN.indptr)
+    mean_L = (count_L / n_documents).astype(np.float32)
+    parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=-1 if size == n_documents else RARE)
+    mine, curves = shared_out(len(parts)), Curves(len(learn_from), mentions_ML)
     solvers: dict[bool, Solver] = {}
     if not all(map(blocks.has, mine)):
-        solvers = _solvers(x_NV, n_documents, learn_from, size, ridge, prune, screen)
+        solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
     with screen.bar("solving", n_labels, unit="labels") as advance:
         for number in mine:
             part = slice(*parts[number])
@@ -120,7 +119,7 @@ def solve(
             advance(world().size * (part.stop - part.start))
     world().barrier()
     if world().size > 1:
-        curves = Curves(len(learn_from))
+        curves = Curves(len(learn_from), mentions_ML)
         for number in range(len(parts)):
             curves.take(blocks.load(number).candidates)
     return blocks.join(len(parts), x_NV.shape[1]), mean_L, curves
@@ -129,7 +128,7 @@ def solve(
 def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) -> Curves:
     """Leave-one-out scores of all documents, where these are few enough for one inverse."""
     n_documents, n_labels = y_NL.shape
-    system, curves, y_LN = Direct(x_NV, ridge, n_documents), Curves(n_documents), y_NL.T.tocsr()
+    system, curves, y_LN = Direct(x_NV, ridge), Curves(n_documents), y_NL.T.tocsr()
     mean_L, c_N1 = y_LN.mean(axis=1).astype(np.float32), _bounded(system.diagonal, x_NV, ridge)
     for start in range(0, n_labels, LABELS_AT_ONCE):
         part = slice(start, start + LABELS_AT_ONCE)
@@ -150,7 +149,7 @@ def cuts(count_L: NDArray[np.int64], at_once: int, rare: int) -> tuple[list[tupl
 
     Label sets begin with the frequent ones, so that this cuts them once.
     """
-    is_rare_L = (count_L > 0) & (count_L <= rare)
+    is_rare_L = count_L <= rare
     edges = [0, *(np.flatnonzero(is_rare_L[1:] != is_rare_L[:-1]) + 1), len(count_L)]
     parts = []
     for first, end in pairwise(edges):
@@ -167,7 +166,6 @@ def equations(shape: tuple[int, int], limit: int) -> int:
 
 def _solvers(
     x_NV: sparse.csr_array,
-    n_documents: int,
     learn_from: NDArray[np.int64],
     size: int,
     ridge: float,
@@ -176,13 +174,13 @@ def _solvers(
 ) -> dict[bool, Solver]:
     """For labels that are frequent (False), and for rare ones (True)."""
     if size == x_NV.shape[0]:
-        direct = Direct(x_NV, ridge, n_documents)
+        direct = Direct(x_NV, ridge)
         c_M1 = _bounded(direct.diagonal[learn_from], x_NV[learn_from], ridge)
-        return {False: _Whole(direct, x_NV, n_documents, c_M1, learn_from, prune)}
-    system = Conjugate(x_NV, size, ridge, n_documents)
-    among = _Among(system, x_NV, n_documents, learn_from, prune)
+        return {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
+    system = Conjugate(x_NV, size, ridge)
+    among = _Among(system, x_NV, learn_from, prune)
     c_M1 = _bounded(among.diagonal(screen), x_NV[learn_from], ridge)
-    return {False: _Whole(system, x_NV, n_documents, c_M1, learn_from, prune), True: among}
+    return {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
 
 
 def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
@@ -198,36 +196,27 @@ class _Whole:
         self,
         system: Direct | Conjugate,
         x_NV: sparse.csr_array,
-        n_documents: int,
         c_M1: Floats,
         learn_from: NDArray[np.int64],
         prune: float,
     ) -> None:
         self.system, self.x_VN, self.c_M1 = system, Product(x_NV.T.tocsr()), c_M1
-        self.n_documents, self.learn_from, self.prune = n_documents, learn_from, prune
+        self.learn_from, self.prune = learn_from, prune
 
     def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
         a_NC, y_MC = self.system.answer(y_CN, mean_C), y_CN[:, self.learn_from].toarray().T
         score_MC = y_MC - a_NC.numpy()[self.learn_from] / self.c_M1
         weight_CV = large(self.x_VN(a_NC).numpy(), self.prune).T.tocsr()
-        return Solved(weight_CV, score_MC, np.diff(y_CN[:, : self.n_documents].indptr) - (y_MC > 0))
+        return Solved(weight_CV, score_MC, np.diff(y_CN.indptr) - (y_MC > 0))
 
 
 class _Among:
     """Rare labels, solved for among their neighbours (`local.py`)."""
 
-    def __init__(
-        self,
-        system: Conjugate,
-        x_NV: sparse.csr_array,
-        n_documents: int,
-        learn_from: NDArray[np.int64],
-        prune: float,
-    ) -> None:
-        self.system, self.n_documents, self.learn_from, self.prune = system, n_documents, learn_from, prune
+    def __init__(self, system: Conjugate, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], prune: float) -> None:
+        self.system, self.learn_from, self.prune = system, learn_from, prune
         self.local = Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
-        is_document_N1 = (np.arange(x_NV.shape[0]) < n_documents).astype(np.float32)[:, None]
-        ones_N1 = system(from_numpy(is_document_N1), EXACT).numpy()
+        ones_N1 = system(from_numpy(np.ones((x_NV.shape[0], 1), dtype=np.float32)), EXACT).numpy()
         ones_V = (x_NV.T @ ones_N1).ravel()[system.order_V]
         self.ones_F, self.ones_R = ones_V[: system.size], ones_V[system.size :]
         self.kept_N = np.ones(x_NV.shape[0], dtype=np.float32)  # 0: left out for good, to learn the curves from
@@ -264,9 +253,7 @@ class _Among:
         if len(again):
             score_CM[again] = cross(self._weights(rest_CN[again], mean_C[again]), self.x_VM)
         score_MC = np.ascontiguousarray(score_CM.T) + mean_C
-        n_C = np.diff(rest_CN[:, : self.n_documents].indptr)
-        n_C = np.where(left_C > 0, n_C, -1)  # nothing is left, not even a name
-        return Solved(weight_CV, score_MC, np.broadcast_to(n_C, score_MC.shape))
+        return Solved(weight_CV, score_MC, np.broadcast_to(left_C, score_MC.shape))
 
     def _kept(self, x: sparse.csr_array) -> sparse.csr_array:
         """Without the columns of documents that are left out."""
@@ -281,7 +268,15 @@ class _Among:
         return found
 
     def _weights(self, own_CN: sparse.csr_array, mean_C: Floats) -> sparse.csr_array:
-        """The large weights, C x V, words in the order of X."""
+        """The large weights, C x V, words in the order of X. Labels without documents have none."""
+        shape, has_C = (own_CN.shape[0], len(self.system.order_V)), np.diff(own_CN.indptr) > 0
+        if not has_C.any():
+            return sparse.csr_array(shape, dtype=np.float32)
+        if not has_C.all():
+            found, size_C = self._weights(own_CN[has_C], mean_C[has_C]), np.zeros(len(has_C), dtype=np.int64)
+            size_C[has_C] = np.diff(found.indptr)
+            ends = np.concatenate([[0], np.cumsum(size_C)]).astype(found.indptr.dtype)
+            return sparse.csr_array((found.data, found.indices, ends), shape=shape)
         a_CN, weight_CF = self._answer(own_CN, self.kept_RN)
         frequent = large(weight_CF - np.outer(mean_C, self.ones_F), self.prune)
         weight_CV = sparse.hstack([frequent, collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)], "csr")

@@ -30,14 +30,14 @@ Floats = NDArray[np.floating]
 
 
 class Direct:
-    """(XX' + r I)^-1, itself. The first `n_documents` rows are documents, the others labels' names."""
+    """(XX' + r I)^-1, itself."""
 
-    def __init__(self, x_NV: sparse.csr_array, ridge: float, n_documents: int) -> None:
+    def __init__(self, x_NV: sparse.csr_array, ridge: float) -> None:
         self.inverse_NN = _inverse(x_NV, x_NV.T.tocsr(), ridge)
-        self.ones_N, self.a_NC = self.inverse_NN[:, :n_documents].sum(1), self.inverse_NN.new_empty(0, 0)
+        self.ones_N, self.a_NC = self.inverse_NN.sum(1), self.inverse_NN.new_empty(0, 0)
 
     def answer(self, y_CN: sparse.csr_array, mean_C: Floats) -> Tensor:
-        """A (N x C) of labels less their means in documents. Y is sparse: most of the inverse is not even read."""
+        """A (N x C) of labels less their means. Y is sparse: most of the inverse is not even read."""
         a_CN = Product(y_CN)(self.inverse_NN).addr_(torch.from_numpy(mean_C), self.ones_N, alpha=-1)
         if self.a_NC.shape != a_CN.T.shape:
             self.a_NC = a_CN.new_empty(a_CN.T.shape)
@@ -51,12 +51,11 @@ class Direct:
 class Conjugate:
     """(XX' + r I)^-1, by conjugate gradients. XX' + r I is P and X_R X_R' without its diagonal.
 
-    The first `n_documents` rows are documents, the others labels' names. `order_V` says which words F and R are, one
-    after the other.
+    `order_V` says which words F and R are, one after the other.
     """
 
-    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float, n_documents: int) -> None:
-        self.ridge, self.n_documents = ridge, n_documents
+    def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
+        self.ridge = ridge
         count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
         order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
         order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
@@ -78,10 +77,8 @@ class Conjugate:
         self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
 
     def answer(self, y_CN: sparse.csr_array, mean_C: Floats) -> Tensor:
-        """A (N x C) of labels less their means in documents."""
-        y_NC = y_CN.T.toarray()
-        y_NC[: self.n_documents] -= mean_C
-        return self(torch.from_numpy(np.ascontiguousarray(y_NC)))
+        """A (N x C) of labels less their means."""
+        return self(torch.from_numpy(np.ascontiguousarray(y_CN.T.toarray() - mean_C)))
 
     def __call__(self, y_NC: Tensor, tolerance: float | None = None) -> Tensor:
         rest_NC, p_step_NC, a_NC = y_NC.clone(), y_NC.clone(), torch.zeros_like(y_NC)  # p_step is P times step

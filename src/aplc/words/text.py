@@ -49,7 +49,11 @@ def runs_of(word: str) -> list[str]:
 
 def count_words(texts: Sequence[str], *, runs: bool) -> sparse.csr_array:
     """How often each bucket's words, pairs and, if asked for, runs occur in each text, (B, BUCKETS), columns rising."""
-    words = [words_of(text) for text in texts]
+    return count_split([words_of(text) for text in texts], runs=runs)
+
+
+def count_split(words: Sequence[list[str]], *, runs: bool) -> sparse.csr_array:
+    """`count_words` of texts that are split into words."""
     pairs = [list(map(" ".join, pairwise(own))) for own in words]
     inside = [[run for word in own for run in runs_of(word)] if runs else [] for own in words]
     groups = [hasher.transform(group) for hasher, group in zip(_HASHERS, (words, pairs, inside), strict=True)]

@@ -107,7 +107,7 @@ def test_what_is_appended_after_opening_is_not_read(tmp_path):
 
 
 def source_of(folder, *more):
-    return Source.from_corpus(Corpus.open(folder / "corpus.jsonl"), [folder / name for name in more])
+    return Source.from_corpus(Corpus.open(folder / "corpus.jsonl"), more=[folder / name for name in more])
 
 
 def test_more_is_trained_on_beside_the_train_part_and_never_held_out(tmp_path):
