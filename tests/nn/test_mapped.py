@@ -1,4 +1,4 @@
-"""Guards how weights are loaded: mapped from the file, so that processes share them, but never written back."""
+"""Guards how weights are loaded: where asked for mapped from the file, so that processes share them, and never written back."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from aplc.errors import ModelError
-from aplc.nn.checked import load_weights
+from aplc.nn.checked import load_weights, mapped_weights
 
 
 @pytest.fixture
@@ -20,10 +20,13 @@ def file(tmp_path):
 
 def test_weights_are_mapped_and_changes_stay_in_the_process(file):
     before = file.read_bytes()
-    layer = nn.Linear(4, 3)
-    load_weights(layer, file)
-    if Path("/proc/self/maps").exists():
-        assert str(file) in Path("/proc/self/maps").read_text()
+    layer, copied = nn.Linear(4, 3), nn.Linear(4, 3)
+    load_weights(copied, file)
+    maps = Path("/proc/self/maps")
+    assert not maps.exists() or str(file) not in maps.read_text()
+    with mapped_weights():
+        load_weights(layer, file)
+    assert not maps.exists() or str(file) in maps.read_text()
     assert layer(torch.ones(4)).tolist() == [7.0, 23.0, 39.0]
     layer(torch.ones(4)).sum().backward()
     with torch.no_grad():
@@ -35,7 +38,8 @@ def test_weights_are_mapped_and_changes_stay_in_the_process(file):
 def test_weights_of_another_type_are_converted(file):
     save_file({"weight": torch.ones(3, 4, dtype=torch.float16), "bias": torch.ones(3)}, file)
     layer = nn.Linear(4, 3)
-    load_weights(layer, file)
+    with mapped_weights():
+        load_weights(layer, file)
     assert layer.weight.dtype == torch.float32
     assert layer(torch.ones(4)).tolist() == [5.0] * 3
 

@@ -14,6 +14,7 @@ from typing import Any, Self
 from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.models.trained import TrainedTagger
+from aplc.nn.checked import mapped_weights
 from aplc.predict.search import name_tags, predict_documents
 from aplc.serve.batcher import Tags
 from aplc.serve.find import LabelSearch
@@ -37,7 +38,8 @@ class ServedModel:
         for _ in range(ATTEMPTS):
             before = _config(folder)
             try:
-                tagger = load_tagger(folder.resolve())
+                with mapped_weights():  # which workers share
+                    tagger = load_tagger(folder.resolve())
             except (AplcError, OSError):
                 if _config(folder) == before:
                     raise
