@@ -32,6 +32,10 @@ bench-peers: .venv/.core  ## other libraries and us on PubMed-MeSH with abstract
 	@test -f demo/abstracts/train.jsonl || $(BIN)/aplc data pubmed-mesh --abstracts-only --out demo/abstracts
 	$(BIN)/python bench/peers.py demo/abstracts --out demo/peers $(PEERS)
 
+gpu-check: .venv/.core  ## what runs on a GPU, beside the CPU: ten minutes, and a report to send back (docs/gpu.md)
+	@test -f demo/abstracts/train.jsonl || $(BIN)/aplc data pubmed-mesh --abstracts-only --out demo/abstracts
+	$(BIN)/python bench/gpu_check.py demo/abstracts $(GPU_CHECK)
+
 clean:  ## remove the environment and the demo's files
 	rm -rf .venv demo
 
@@ -52,5 +56,5 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help install demo test check bench bench-peers clean
+.PHONY: help install demo test check bench bench-peers gpu-check clean
 .DEFAULT_GOAL := help

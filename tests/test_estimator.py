@@ -24,7 +24,7 @@ def tagger(trained):
 
 def test_parameters_and_clones():
     tagger = Tagger(settings=QUICK)
-    assert tagger.get_params() == {"preset": "auto", "settings": QUICK, "verbose": False}
+    assert tagger.get_params() == {"preset": "auto", "settings": QUICK, "device": None, "verbose": False}
     twin = clone(tagger.set_params(preset="eurlex-4k", verbose=True))
     assert twin.get_params() == tagger.get_params()
     with pytest.raises(NotFittedError):

@@ -5,6 +5,7 @@ It works in a Pipeline and in GridSearchCV. `settings` holds what `--set` takes,
     GridSearchCV(Tagger(), {"settings": [["train.epochs=2"], ["train.epochs=4"]]}, cv=3).fit(texts, labels)
 """
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import DEPTH
 from aplc.models.trained import TrainedTagger
+from aplc.nn.device import using_device
 from aplc.predict.decide import Rule, check_top_k
 from aplc.predict.search import decide_documents, predict_documents
 from aplc.store.folder import check_free, load_tagger, save_tagger
@@ -46,15 +48,20 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         preset: name of a preset or path of a TOML file; "auto" is what is best on this machine: "both" with a GPU or a
             pretrained encoder at hand, else "words".
         settings: changes to it, as `--set` takes them: `["train.epochs=3"]`.
+        device: where networks compute: "cpu", "cuda", "cuda:1", ...; None is what APLC_DEVICE says, or a GPU if there
+            is one.
         verbose: show choices and progress on standard error.
     """
 
     _columns: tuple[str, ...] | None = None
     """Names of the columns, if `fit` was given an indicator matrix."""
 
-    def __init__(self, preset: str = AUTO, *, settings: Sequence[str] = (), verbose: bool = False) -> None:
+    def __init__(
+        self, preset: str = AUTO, *, settings: Sequence[str] = (), device: str | None = None, verbose: bool = False
+    ) -> None:
         self.preset = preset
         self.settings = settings
+        self.device = device
         self.verbose = verbose
 
     def fit(
@@ -74,12 +81,17 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         `vocabulary` says what labels are called, and may have labels that no text has: a file (docs/vocabulary.md), or
         a mapping of labels to names or to dicts with `name`, `names`, `broader`, `scheme` and `description`.
         """
-        config = self._config()
+        with self._on_device():
+            config = self._config()
         documents, columns = read_labelled(texts, labels, label_names)
         if not any(document.labels for document in documents):
             raise AplcError("labels: no text has a label; give at least one of them a name, or a 1 in a matrix")
         known = None if vocabulary is None else Vocabulary.of(vocabulary)
-        with Source.from_memory(documents, known) as source, tempfile.TemporaryDirectory(prefix="aplc-") as out:
+        with (
+            self._on_device(),
+            Source.from_memory(documents, known) as source,
+            tempfile.TemporaryDirectory(prefix="aplc-") as out,
+        ):
             self._trained = train(source, config, Path(out), screen=self._screen)
         self._columns = columns
         return self
@@ -225,10 +237,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         save_tagger(self.trained, Path(folder))
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> Self:
+    def from_pretrained(cls, folder: str | Path, *, device: str | None = None) -> Self:
         """Read a model folder that `save_pretrained` or `aplc train` wrote, or fetch one from the hub by its name."""
-        tagger = cls()
-        tagger._trained = load_tagger(fetch_model(folder))
+        tagger = cls(device=device)
+        with tagger._on_device():
+            tagger._trained = load_tagger(fetch_model(folder))
         return tagger
 
     def push_to_hub(self, name: str, *, private: bool = True, message: str = "Upload with aplc") -> str:
@@ -256,6 +269,11 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if listed is None or not all(isinstance(setting, str) for setting in listed):
             raise AplcError('settings: give a list of strings, such as ["train.epochs=3"]')
         return configure(self.preset, listed, self._screen)
+
+    def _on_device(self) -> contextlib.AbstractContextManager[None]:
+        if self.device is not None and not isinstance(self.device, str):
+            raise AplcError(f'Tagger(device=...): give its name, such as "cpu" or "cuda:1", not {self.device!r}')
+        return using_device(self.device, "Tagger(device=...)")
 
     @property
     def _screen(self) -> Screen:

@@ -133,7 +133,7 @@ def test_reader_that_goes_away_stops_prediction_quietly(trained, tmp_path):
         assert [json.loads(running.stdout.readline())["line"] for _ in range(3)] == [1, 2, 3]
         running.stdout.close()
         assert running.stderr is not None
-        assert running.stderr.read() == b""
+        assert running.stderr.read() == b"device: cpu (no GPU found)\n"
     assert running.returncode == 1
 
 

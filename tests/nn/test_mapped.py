@@ -1,4 +1,4 @@
-"""Guards how weights are loaded: where asked for mapped from the file, so that processes share them, and never written back."""
+"""Guards mapped weights: processes share them if asked, and nothing is ever written back to the file."""
 
 from pathlib import Path
 

@@ -74,3 +74,26 @@ def test_no_vocabulary_changes_nothing(corpus):
     assert source.vocabulary is None
     assert source.identity == {"corpus": source.key, "more": None, "vocabulary": None}
     assert source.more_labels(Config().data) == ()
+
+
+def test_both_knows_labels_without_documents_by_its_words_alone(tmp_path):
+    """The network has the labels that documents have; blend, calibration and the saved folder know of the others."""
+    rows = topic_rows(80, seed=3)
+    texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
+    settings = ["model.kind=both", "train.epochs=1", "model.layers=1", "model.width=16", "model.heads=2"]
+    settings += ["model.inner_width=16", "model.hidden_width=16", "data.vocab_size=200", "clusters.proportions=1"]
+    tagger = Tagger("tiny", settings=settings).fit(texts, labels, vocabulary={"sports": "tennis"})
+    model = tagger.trained.model
+    assert (model.words.n_labels, model.network.n_labels) == (len(set(sum(labels, []))) + 1, len(set(sum(labels, []))))
+    assert model.blend.curve_3L[:, -1].tolist() == [0, 1, 0]
+    tagger.save_pretrained(tmp_path / "model")
+    again = Tagger.from_pretrained(tmp_path / "model")
+    assert again.predict(texts[:3], top_k=9) == tagger.predict(texts[:3], top_k=9)
+    assert "sports" in dict(again.predict("tennis", top_k=99))
+
+
+def test_a_network_alone_leaves_labels_without_documents_out(tmp_path):
+    rows = topic_rows(40, seed=3)
+    tagger = Tagger("tiny", settings=["train.epochs=1", "model.layers=1", "data.vocab_size=200"])
+    tagger.fit([row["text"] for row in rows], [row["labels"] for row in rows], vocabulary={"sports": "tennis"})
+    assert "sports" not in tagger.classes_

@@ -1,6 +1,7 @@
 """What several commands share: arguments, options, and how a corpus is opened."""
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -46,6 +47,26 @@ LanguageOption = Annotated[
     str | None,
     typer.Option(metavar="TAG", help="The language of names in SKOS and in Annif's CSV: en, ..."),
 ]
+
+
+def _use_device(context: typer.Context, name: str | None) -> None:
+    """From here to the command's end, networks go to this device."""
+    if name is not None or os.environ.get("APLC_DEVICE"):
+        from aplc.nn.device import using_device
+
+        context.with_resource(using_device(name))
+
+
+DeviceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="DEVICE",
+        callback=_use_device,
+        help="Where networks compute: cpu, cuda, cuda:1, ...; if not given, APLC_DEVICE, or a GPU if there is one.",
+    ),
+]
+"""Commands need not look at it: parsing it is enough."""
 OnBadRow = Annotated[
     Literal["stop", "skip"],
     typer.Option(help="A row that can't be read: stop, or write it to a rejects file and go on."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import ModelArgument, OutOption
+from aplc.cli.common import DeviceOption, ModelArgument, OutOption
 from aplc.data.columns import Columns
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def add(
         Path | None, typer.Option(help="The new labels, one a line; without it, all in EXAMPLES that the model lacks.")
     ] = None,
     out: OutOption = None,
+    device: DeviceOption = None,
     *,
     columns: Columns,
 ) -> None:
@@ -76,6 +77,7 @@ def add(
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.errors import AplcError
+    from aplc.models.base import say_device
     from aplc.predict.decide import read_names
     from aplc.train.relabel import add_labels
 
@@ -93,6 +95,7 @@ def add(
             known = trained.labels.index.keys() | trained.labels.retired
             new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
         screen = Screen()
+        say_device(trained.model.kind, screen.say)
         with screen.bar("encoding examples") as advance:
             changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
         lacking = int((changed.labels.counts[-len(new) :] == 0).sum())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TextIO
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.common import DeviceOption, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -34,6 +34,7 @@ def review(
             help="Leave out documents that were reviewed in this file. Can be given several times.",
         ),
     ] = None,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -42,6 +43,7 @@ def review(
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
+    from aplc.models.base import say_device
     from aplc.predict.review import reviewed_keys, write_queue
     from aplc.store.folder import load_tagger
 
@@ -51,6 +53,7 @@ def review(
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     reviewed = {key for path in done or [] for key in reviewed_keys(read_documents(path, bad_rows))}
     trained, screen = load_tagger(model), Screen()
+    say_device(trained.model.kind, screen.say)
     if trained.calibration is None:
         screen.say(f"{model}: not calibrated, so that its probabilities say less about how sure it is")
     with screen.bar("reading") as advance:
@@ -79,15 +82,17 @@ def evaluate_feedback(
     from aplc.evaluate.feedback import evaluate_feedback as evaluate_reviews
     from aplc.evaluate.feedback_table import render, write_report
     from aplc.files import output_json
+    from aplc.models.base import say_device
     from aplc.store.folder import load_tagger
     from aplc.store.safety import EVALUATION
 
     if json_file and json_file.resolve() == (model / EVALUATION).resolve():
         raise AplcError(f"--json {json_file}: is for an evaluation on a corpus; give feedback's figures another name")
-    keeping, trained = replace(columns, keep=KEPT), load_tagger(model)
+    keeping, trained, screen = replace(columns, keep=KEPT), load_tagger(model), Screen()
+    say_device(trained.model.kind, screen.say)
     with (
         open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), keeping) as opened,
-        Screen().bar("evaluating") as advance,
+        screen.bar("evaluating") as advance,
     ):
         found = evaluate_reviews(trained, opened, part, threshold=threshold, advance=advance)
     print(render(found), file=told)

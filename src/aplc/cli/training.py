@@ -8,6 +8,7 @@ import typer
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import (
     CorpusArgument,
+    DeviceOption,
     LanguageOption,
     NetworkPresetOption,
     OnBadRow,
@@ -35,6 +36,7 @@ def plan(
     ] = None,
     vocabulary: VocabularyOption = None,
     language: LanguageOption = None,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -74,6 +76,7 @@ def pretrain(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
     ] = False,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -113,6 +116,7 @@ def train(
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
     ] = False,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -140,6 +144,7 @@ def ablate(
     preset: NetworkPresetOption = "tiny",
     set_: SetOption = None,
     seeds: Annotated[int, typer.Option(min=1, help="Training runs for each setting.")] = 3,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,

@@ -8,7 +8,15 @@ from typing import Annotated, Literal
 import typer
 
 from aplc.cli.columns import reads_columns
-from aplc.cli.common import CorpusArgument, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.common import (
+    CorpusArgument,
+    DeviceOption,
+    ModelArgument,
+    OnBadRow,
+    check_outputs,
+    open_corpus,
+    say_rejects,
+)
 from aplc.cli.reviews import evaluate_feedback
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
@@ -34,6 +42,7 @@ def evaluate(
     at: Annotated[
         str, typer.Option(metavar="K,K,...", help="Lengths of lists to measure at; 1, 3 and 5 are always among them.")
     ] = "1,3,5",
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -52,6 +61,7 @@ def evaluate(
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
+    from aplc.models.base import say_device
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
@@ -72,6 +82,7 @@ def evaluate(
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
+        say_device(trained.model.kind, screen.say)
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
@@ -171,6 +182,7 @@ def predict(
             help="Copy this column of the input to the output; 'all' for every column. Can be given several times.",
         ),
     ] = None,
+    device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -179,6 +191,7 @@ def predict(
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
+    from aplc.models.base import say_device
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.predict.writers import check_kept
@@ -200,7 +213,8 @@ def predict(
     columns = replace(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
     )
-    trained = load_tagger(model)
+    trained, screen = load_tagger(model), Screen()
+    say_device(trained.model.kind, screen.say)
     if precision is not None and trained.calibration:
         chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)
@@ -208,7 +222,7 @@ def predict(
             f"threshold {chosen:g}: on held-out documents, {found:.1%} of the labels the model knows are found",
             file=sys.stderr,
         )
-    with Screen().bar("tagging") as advance:
+    with screen.bar("tagging") as advance:
         documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
         n, n_abstained = predict_file(
             trained, documents, out, rule, advance, separator=columns.separator, labels_as=labels_as
@@ -269,6 +283,7 @@ def serve(
         typer.Option(help="A queue of aplc review; the page works through it. What --feedback has counts as done."),
     ] = None,
     max_feedback: Annotated[int, typer.Option(min=1, help="Corrections a minute, of all callers.")] = 600,
+    device: DeviceOption = None,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
     from aplc.console import Screen
@@ -277,5 +292,5 @@ def serve(
     from aplc.serve.settings import Settings
 
     limits = Limits(body=max_body, texts=max_texts, queue=max_queue, feedback=max_feedback)
-    settings = Settings(model=model, token=token, limits=limits, feedback=feedback, review=review)
+    settings = Settings(model=model, token=token, limits=limits, feedback=feedback, review=review, device=device)
     serve_model(settings, host=host, port=port, workers=workers, screen=Screen())

@@ -39,8 +39,8 @@ class Batch:
     rejected: Tensor | None = None  # (B, Q), what partial documents reject, padded with NO_LABEL; None with partial
 
     def to(self, device: torch.device) -> "Batch":
-        if device.type != "cuda":
-            return Batch(*(tensor.to(device) for tensor in self))
+        if device.type == "cpu":
+            return self
         return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self))
 
     def split(self, parts: int) -> list["Batch"]:

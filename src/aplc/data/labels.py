@@ -82,6 +82,11 @@ class LabelSet:
         """Labels that training documents have: the first ones, before labels are added later."""
         return int((self.counts > 0).sum())
 
+    @property
+    def seen(self) -> "LabelSet":
+        """These alone, of a set that was not changed since training."""
+        return LabelSet(self.names[: self.n_seen], self.counts[: self.n_seen])
+
     @cached_property
     def _rows(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}

@@ -4,7 +4,7 @@ import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -130,6 +130,10 @@ class TrainingData:
     @property
     def vocabulary(self) -> Vocabulary | None:
         return self.source.vocabulary
+
+    def with_seen_labels(self) -> "TrainingData":
+        """Without the labels that only the vocabulary has."""
+        return replace(self, labels=self.labels.seen)
 
     def held_out(self) -> Iterator[Document]:
         """The held-out documents, read again."""

@@ -305,8 +305,8 @@ def evaluate(
     evaluator = Evaluator(
         trained.labels,
         n_documents=trained.n_documents,
-        cutoffs=trained.ranking.bounds[1:],
-        n_added=trained.model.n_added,
+        cutoffs=trained.cutoffs,
+        n_added=trained.model.n_added if trained.cutoffs else 0,
         propensity=propensity,
         threshold=threshold,
         n_examples=n_examples,

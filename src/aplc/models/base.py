@@ -54,7 +54,7 @@ class LabelModel(Protocol):
 
     @property
     def n_added(self) -> int:
-        """How many of the last clusters hold labels that were added after training."""
+        """How many of the last clusters hold labels that training documents did not have."""
 
     @property
     def batch_size(self) -> int:
@@ -141,6 +141,8 @@ class Kind:
     reads: Literal["all", "tokens", "all and tokens"]
     """How much of a long text is read: all of it, as many tokens as `data.max_length` and `data.long_text` say, or all
     by one part and so many by the other."""
+    on_device: bool = False
+    """Whether it, or a part of it, computes on the device that `nn/device.py` chooses; else on the CPU."""
     cannot: Mapping[Ability, str] = field(default_factory=dict)
     """What it can't do: a sentence each, with what to do instead."""
 
@@ -170,6 +172,7 @@ KINDS: dict[str, Kind] = {
         add_labels=Deferred("aplc.train.new_labels:add_labels"),
         export=Deferred("aplc.models.graphs:export"),
         reads="tokens",
+        on_device=True,
     ),
     "words": Kind(
         load=Deferred("aplc.words.model:load"),
@@ -192,6 +195,7 @@ KINDS: dict[str, Kind] = {
         sections=("data", "model", "clusters", "train", "words"),
         training=Training(fit=Deferred("aplc.train.both:fit"), plan=Deferred("aplc.plan.both:plan")),
         reads="all and tokens",
+        on_device=True,
         cannot={
             "learn": _RETRAIN_BOTH,
             "add_labels": _RETRAIN_BOTH,
@@ -244,6 +248,14 @@ def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], w
     function: Deferred | None = getattr(KINDS[kind], ability)
     assert function is not None, f"{kind}: {ability}"
     return function
+
+
+def say_device(kind: str, say: Callable[[str], None]) -> None:
+    """One line on where a model's network computes, and why; nothing for a kind without one."""
+    if KINDS[kind].on_device:
+        from aplc.nn.distributed import world
+
+        say(f"device: {world().choice}")
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:

@@ -89,10 +89,12 @@ class Blend:
         words, both = (dcg(pairs, logits).mean() for logits in (pairs.words, blended))
         found = f"DCG@{AT} {words:.3f} with words, {both:.3f} with both, on held-out documents"
         curve_3L = curves_at(knots_LK, regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)))
+        seen_L = label_counts > 0
+        curve_3L[:, ~seen_L] = alone.curve_3L[:, ~seen_L]  # the network knows nothing of labels without documents
         adds = gain.mean() > 2 * gain.std() / len(gain) ** 0.5 and both > words and bool(curve_3L[2].any())
         if not adds:
             return alone, f"words alone; the network adds nothing ({found})"
-        share_L = curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9)
+        share_L = (curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9))[seen_L]
         counts = f"the network counts {share_L[0]:.0%} for the most frequent label, {share_L[-1]:.0%} for the rarest"
         return cls(curve_3L.astype(np.float32)), f"{found}; {counts}"
 

@@ -49,10 +49,10 @@ class BothModel:
 
     words: WordsModel
     network: TaggingModel
+    """Knows the labels that training documents have, which are the first ones."""
     blend: Blend
 
     kind = "both"
-    n_added = 0
 
     @property
     def n_labels(self) -> int:
@@ -60,7 +60,11 @@ class BothModel:
 
     @property
     def bounds(self) -> Sequence[int]:
-        return [0, self.n_labels]
+        return self.words.bounds
+
+    @property
+    def n_added(self) -> int:
+        return self.words.n_added
 
     @property
     def batch_size(self) -> int:
@@ -97,7 +101,7 @@ class BothModel:
         return self.words.unknown_words(texts)
 
     def settings(self) -> dict[str, Any]:
-        return self.network.settings() | self.words.settings()
+        return self.network.settings() | self.words.settings() | {"n_network_labels": self.network.n_labels}
 
     def save_parts(self, folder: Path) -> None:
         self.network.save_parts(folder)
@@ -108,7 +112,10 @@ class BothModel:
         save_blend(self.blend, folder)
 
     def _network_logits(self, batch: Batch) -> Floats:
-        return log_odds(self.network.probabilities(self.network.read(batch))).astype(np.float32)
+        """(B, L); labels that the network does not know are as improbable as it can say."""
+        probs_BL = self.network.probabilities(self.network.read(batch))
+        more = self.n_labels - self.network.n_labels
+        return log_odds(np.pad(probs_BL, ((0, 0), (0, more)))).astype(np.float32)
 
     def _topk_of_words(self, states: Read, k: int, allowed: NDArray[np.bool_] | None = None) -> tuple[Ids, Probs]:
         return best_labels(states.words, k, allowed)
@@ -141,4 +148,8 @@ def load_blend(folder: Path, n_labels: int) -> Blend:
 def load(folder: Path, settings: dict[str, Any], config: Config) -> BothModel:
     """The two parts of a model folder and their blend. Nothing in the folder is trusted."""
     words = words_models.load(folder, settings, config, WORDS_FILE)
-    return BothModel(words, networks.load(folder, settings, config), load_blend(folder, settings["n_labels"]))
+    n_network = settings.get("n_network_labels", settings["n_labels"])  # folders of before have no such entry
+    if type(n_network) is not int or not 0 < n_network <= words.n_labels:
+        raise ModelError(f"{folder}: n_network_labels = {str(n_network)[:40]}; the model is damaged")
+    network = networks.load(folder, settings | {"n_labels": n_network}, config)
+    return BothModel(words, network, load_blend(folder, settings["n_labels"]))

@@ -115,7 +115,9 @@ class Calibration:
         learned, clusters = sum(len(points) > 2 for points in self.knots), len(self.knots)
         if clusters == 1 and not learned:
             return f"none, the {self.n_documents:,} held-out documents have too few hits"
-        few = f"{clusters - learned} of {clusters} label clusters had too few hits and stay uncalibrated"
+        few = (
+            f"{clusters - learned} of {clusters} groups of labels had too few hits there, and keep their probabilities"
+        )
         return f"learned on {self.n_documents:,} held-out documents" + (f"; {few}" if learned < clusters else "")
 
     def recall_at(self, threshold: float) -> float:

@@ -49,10 +49,15 @@ class TrainedTagger:
         """Which label ids may be predicted; None if all may."""
         return None if self.labels.active.all() else self.labels.active
 
+    @property
+    def cutoffs(self) -> tuple[int, ...]:
+        """Where the output layer's tails and added clusters begin; () where there is no tail."""
+        inner = tuple(self.model.bounds[1:-1])
+        return inner if len(inner) > self.model.n_added else ()
+
     def cluster_name(self, label: int) -> str | None:
-        """Where the output layer keeps a label: head, tail 1, ..., added 1, ...; None where there is one cluster."""
-        n_clusters = len(self.model.bounds) - 1
-        if n_clusters == 1:
+        """Where the output layer keeps a label: head, tail 1, ..., added 1, ...; None where there is no tail."""
+        if not self.cutoffs:
             return None
-        i, n_tails = bisect_right(self.model.bounds, label) - 1, n_clusters - 1 - self.model.n_added
+        i, n_tails = bisect_right(self.cutoffs, label), len(self.cutoffs) - self.model.n_added
         return f"added {i - n_tails}" if i > n_tails else f"tail {i}" if i else "head"

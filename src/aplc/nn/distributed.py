@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.rendezvous import rendezvous
 
 from aplc.machine import n_processes, set_rank
+from aplc.nn.device import Choice, choose_device
 
 T = TypeVar("T")
 
@@ -115,9 +116,13 @@ class World:
         _reduce(bucket)
 
     @property
+    def choice(self) -> Choice:
+        """Where this rank computes, its own GPU or the CPU, and why."""
+        return choose_device(self.local_rank)
+
+    @property
     def device(self) -> torch.device:
-        """Where this rank computes: its own GPU, or the CPU."""
-        return torch.device("cuda", self.local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        return self.choice.device
 
 
 def _reduce(gradients: list[Tensor]) -> None:
@@ -148,10 +153,11 @@ def launched() -> Iterator[World]:
         yield _world
         return
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available():
-        torch.cuda.set_device(local_rank)
-    # gloo beside nccl carries what is on the CPU: files' parts, random states.
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    device, backend = choose_device(local_rank).device, "gloo"
+    if device.type != "cpu":
+        torch.accelerator.set_device_index(device)
+        # gloo beside nccl carries what is on the CPU: files' parts, random states.
+        backend = f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
     # torchrun keeps its store over restarts, and in it the addresses of the workers that died.
     store, rank, size = next(rendezvous("env://"))
     store = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]

@@ -84,7 +84,7 @@ def listed_loss(
             rows_RD = F.dropout(tails[i - 1].narrow(rows_RD), tails[i - 1].dropout, tails[i - 1].training)
         z_N = _logits(outputs[i], rows_RD, place_N, torch.from_numpy(label_N).to(device))
         terms_N = _terms(z_N, roots_N, torch.from_numpy(right_N).to(device))
-        loss = loss + terms_N @ torch.from_numpy(row_weight_B[row_N]).to(terms_N)
+        loss = loss + (terms_N * torch.from_numpy(row_weight_B[row_N]).to(terms_N)).sum()  # autocast would round @
     return loss
 
 

@@ -32,6 +32,14 @@ class Tail(nn.Module):
         self.output = nn.Linear(width, n_labels, bias=bias, device=device, dtype=dtype)
 
     def narrow(self, hidden_BD: Tensor) -> Tensor:
-        """(B, D) -> (B, d_t), the input of `output`."""
+        """(B, D) -> (B, d_t), the input of `output`.
+
+        In full precision also under autocast: of a rounded product, ReLU cuts off other dimensions, and the gradients
+        of `project` were off by a tenth. The product is small beside that of the labels.
+        """
+        device = hidden_BD.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self.narrow(hidden_BD.to(self.project.weight.dtype))
         rows = self.project(hidden_BD)
         return rows if self.norm is None else F.relu(self.norm(rows))

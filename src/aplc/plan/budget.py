@@ -58,7 +58,7 @@ class Sizes:
 
     def memory(self) -> Memory:
         moments = 2 * (self.encoder + (0 if self.clusters_sgd else self.clusters))
-        on_gpu = world().device.type == "cuda"
+        on_gpu = world().device.type != "cpu"
         return Memory(
             process=0 if on_gpu else self.process,
             weights=FLOAT * self.parameters,
@@ -122,7 +122,7 @@ def suggest(config: Config, sizes: Sizes, available: float, labels: LabelSet, n_
         half = replace(sizes.activations, tokens=sizes.activations.tokens // 2, each=sizes.activations.each / 2)
         found.append((f"data.max_length={half.tokens}", replace(sizes, activations=half)))
     # On a CPU processes share the memory, so that only another machine helps.
-    several = "--nproc-per-node 2" if world().device.type == "cuda" else "--nnodes 2"
+    several = "--nnodes 2" if world().device.type == "cpu" else "--nproc-per-node 2"
     sharded = replace(sizes, clusters=sizes.clusters // 2, documents=math.ceil(sizes.documents / 2))
     found.append((f"train.shard_labels=true, under torchrun {several}", sharded))
     suggestions = [Suggestion(f"--set {change}", changed.memory().peak, limit) for change, changed in found]

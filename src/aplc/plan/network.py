@@ -206,7 +206,7 @@ class Plan:
             return ["time: not measured, as the model does not fit on this machine"]
         rate = self.config.train.batch_size / self.timing.step_seconds
         threads = torch.get_num_threads()
-        where = "the GPU" if world().device.type == "cuda" else f"{threads} CPU thread{'s' if threads > 1 else ''}"
+        where = f"{threads} CPU thread{'s' if threads > 1 else ''}" if world().device.type == "cpu" else "the GPU"
         parts = " + ".join(f"{duration(value)} {name}" for name, value in seconds.items())
         epoch, total = sum(seconds.values()), self.total_seconds or 0.0
         is_cut = self.epochs < self.config.train.epochs
@@ -226,6 +226,7 @@ def plan(
     screen = screen or Screen(quiet=True)
     sample_size = max(SAMPLE, POOL * config.train.batch_size)
     seen = survey_source(source, config.data, sample_size, screen)
+    seen = replace(seen, labels=seen.labels.seen)
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:
         cache = DocumentCache.build(

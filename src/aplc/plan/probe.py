@@ -20,6 +20,7 @@ from torch import Tensor
 
 from aplc.data.batches import Batch, Batches, prefetch
 from aplc.machine import free_bytes, resident_bytes
+from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
 from aplc.nn.xlnet import XLNet
@@ -90,19 +91,20 @@ def _rows(batch: Batch, n: int) -> Batch:
 
 
 def _kept_bytes(encoder: Encoder, batch: Batch) -> int:
+    device = world().device
+    encoder.to(device).train()  # before its weights' addresses are taken
     own = {parameter.untyped_storage().data_ptr() for parameter in encoder.parameters()}
     kept: dict[int, int] = {}
     alive: list[Tensor] = []  # a freed storage's address could come up again
 
     def count(tensor: Tensor) -> Tensor:
+        tensor = tensor.detach()  # a graph that keeps a tensor with its own history would never be freed
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
             alive.append(tensor)
         return tensor
 
-    device = world().device
-    encoder.to(device).train()
     moved = batch.to(device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), autocast(device):
         encoder(moved.input_ids, moved.attention_mask, moved.token_type_ids)
@@ -152,8 +154,9 @@ def spread_batches(batches: Batches, n: int) -> list[NDArray[np.int64]]:
 
 
 def _now() -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    device = world().device
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.monotonic()
 
 
@@ -183,6 +186,6 @@ def _disk_speed() -> float:
 def memory_at_hand() -> tuple[int, str]:
     """(bytes, what they are): the GPU's memory, or what this process has and may still get."""
     device = world().device
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[1], torch.cuda.get_device_name(device)
+    if device.type != "cpu":
+        return torch.accelerator.get_memory_info(device)[1], module_of(device).get_device_name(device)
     return free_bytes() + resident_bytes(), "memory available now"

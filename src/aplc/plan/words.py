@@ -94,7 +94,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
     screen = screen or Screen(quiet=True)
     seen = survey_source(source, config.data, SAMPLE, screen)
-    counts, n_documents = seen.labels.counts, seen.n_documents
+    counts, n_documents = seen.labels.seen.counts, seen.n_documents
     reading, entries_each = _read(seen.sample)
     entries = n_documents * entries_each
     shape = n_documents, round(HEAPS * entries**0.5)

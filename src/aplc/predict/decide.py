@@ -88,6 +88,11 @@ class Rule:
         return self.threshold is not None or self.precision is not None or self.expected_f1
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether it asks for a part of the vocabulary."""
+        return bool(len(self.scheme) or len(self.not_scheme) or len(self.below))
+
+    @property
     def limit(self) -> int:
         """Labels a document can get."""
         return self.top_k or (DEPTH if self.has_choice else TOP_K)
@@ -137,7 +142,7 @@ class Decision:
 def _allowed(rule: Rule, labels: LabelSet, vocabulary: Vocabulary | None) -> NDArray[np.bool_] | None:
     """Which ids may be predicted by the rule's lists, schemes and branches; None if all may."""
     listed = allowed_labels(labels, rule.allow, rule.deny)
-    if not (rule.scheme or rule.not_scheme or rule.below):
+    if not rule.is_narrow:
         return listed
     mask = narrowed(labels, vocabulary, scheme=rule.scheme, not_scheme=rule.not_scheme, below=rule.below)
     mask &= labels.active if listed is None else listed

@@ -21,6 +21,7 @@ from aplc.errors import AplcError
 from aplc.files import new_folder, write_json
 from aplc.models.base import exported, function_for
 from aplc.models.trained import TrainedTagger
+from aplc.nn.device import using_device
 from aplc.nn.weights import WEIGHTS
 from aplc.predict.search import predict_texts
 from aplc.store.digests import changing
@@ -84,7 +85,8 @@ def export(
     _check_extra()
     if out.exists():
         raise AplcError(f"--out {out}: already exists; give another folder")
-    trained = load_tagger(model)
+    with using_device("cpu", "aplc export"):  # graphs are traced there, and the original is compared there
+        trained = load_tagger(model)
     write = function_for(trained.model.kind, "export", str(model))
     documents = _documents(corpus, columns)
     screen.say(f"exporting {model} with {'int8' if int8 else 'float32'} weights; this takes a minute")

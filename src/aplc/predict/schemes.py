@@ -18,8 +18,9 @@ from aplc.errors import AplcError
 
 NEAREST = 3
 """Known names that an error suggests."""
-MANY = 50_000
-"""Among more names than this, only rather similar ones are looked for."""
+MANY, MANY_ENTRIES = 50_000, 1_000
+"""Among more names, or entries of a vocabulary, than this, only rather similar ones are looked for. The latter are
+looked for by servers, too, which should not take long over a wrong name."""
 
 
 def narrowed(
@@ -73,15 +74,15 @@ def _scheme(vocabulary: Vocabulary, scheme: str, option: str) -> frozenset[str]:
     return vocabulary.schemes[scheme]
 
 
-def nearest(text: str, known: Iterable[str], n: int) -> list[str]:
+def nearest(text: str, known: Iterable[str], n: int, many: int = MANY) -> list[str]:
     """The names most like a text, in any case."""
     folded = {name.casefold(): name for name in known}
-    cutoff = 0.0 if len(folded) <= MANY else 0.6  # which spares most names the slow comparison
+    cutoff = 0.0 if len(folded) <= many else 0.6  # which spares most names the slow comparison
     return [folded[name] for name in difflib.get_close_matches(text.casefold(), folded, n=n, cutoff=cutoff)]
 
 
 def _unknown(what: str, text: str, known: Iterable[str]) -> str:
-    near = nearest(text, known, NEAREST)
+    near = nearest(text, known, NEAREST, MANY_ENTRIES)
     hint = f"; the nearest are {_some(near)}" if near else ""
     return f"no {what} {shorten(text)!r} in the model's vocabulary{hint}"
 

@@ -68,6 +68,7 @@ def _pretrain(source: Source, config: PretrainConfig, folder: RunFolder, screen:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best encoder is in {out}")
         return
     passes = config.train.steps / len(run.train)
+    screen.say(f"device: {world().choice}")
     work = loop.describe_work(model, bfloat16=loop.uses_bfloat16(world().device))
     screen.say(
         f"pretraining: {work}; {config.train.steps:,} steps of {config.train.batch_size} x "

@@ -118,8 +118,8 @@ def serve(
             f"serving {settings.model} ({about['labels']:,} labels) at http://{shown}:{port_of_listener}/, "
             f"{'with a token' if settings.token else 'without a token'}; Ctrl-C stops it"
         )
-        if said:
-            screen.say(said)
+        for line in filter(None, (about["device"], said)):
+            screen.say(line)
         if settings.token is None and host not in LOOPBACK:
             uses = "use the model and store feedback" if settings.feedback else "use the model"
             screen.say(f"anyone who can reach this address can {uses}; set APLC_TOKEN to require a token")
@@ -145,7 +145,7 @@ def _serve_alone(
     service = Service.open(settings)
     reloader = Reloader(settings.model, partial(service.take, settings.model), say)
     service.reload = reloader.reload
-    started(service.about())
+    started({**service.about(), "device": service.device})
     Server(make_app(service, token=settings.token), background=[reloader.watch]).run(sockets=[listener])
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from aplc.models.base import say_device
 from aplc.models.trained import TrainedTagger
 from aplc.serve.batcher import Batcher, Tags
 from aplc.serve.drift import Drift
@@ -84,6 +85,13 @@ class Service:
             "model_version": model.version,
             "label_set_version": model.tagger.labels.version,
         }
+
+    @property
+    def device(self) -> str:
+        """A line on where the model's network computes; empty for a model without one."""
+        lines: list[str] = []
+        say_device(self.model.tagger.model.kind, lines.append)
+        return "".join(lines)
 
     async def store(self, model: ServedModel, entry: dict[str, Any], proposed: Tags) -> None:
         """Add time, model and proposals to a correction, and wait until it is on the disk. Raises OSError."""

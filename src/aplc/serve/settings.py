@@ -20,6 +20,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     feedback: Path | None = None
     review: Path | None = None
+    device: str | None = None
+    """Where workers' networks compute; without workers, `nn/device.py` knows it already."""
 
     def to_json(self) -> dict[str, Any]:
         return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(self).items()}

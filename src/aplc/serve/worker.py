@@ -58,7 +58,7 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
 
     async def ready() -> None:
         with contextlib.suppress(GoneError):
-            await channel.ask("ready", service.about())
+            await channel.ask("ready", {**service.about(), "device": service.device})
         await running
         await stop(False)  # the first process has gone
         shutil.rmtree(os.environ[METRICS_FOLDER], ignore_errors=True)  # which would have done this

@@ -86,7 +86,8 @@ class Supervisor:
         self.folder = tempfile.mkdtemp(prefix="aplc-metrics-")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = {"OMP_NUM_THREADS": str(max(1, cores // n))}  # unless the user has said it
-        self.environment = {**threads, **os.environ, METRICS_FOLDER: self.folder}
+        device = {"APLC_DEVICE": settings.device} if settings.device else {}
+        self.environment = {**threads, **os.environ, **device, METRICS_FOLDER: self.folder}
         self.reloader = Reloader(settings.model, self._replace, say)
         self.workers: dict[int, Worker] = {}
         """By number, 0 to n - 1; those that are ready or starting."""

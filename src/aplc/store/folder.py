@@ -81,8 +81,8 @@ def _save_frame(trained: TrainedTagger, folder: Path) -> None:
         write_json(folder / EVALUATION, trained.evaluation)
     elif is_main_process():
         (folder / EVALUATION).unlink(missing_ok=True)
-    if trained.vocabulary:
-        trained.vocabulary.only(trained.labels.names).save(folder)
+    if trained.vocabulary and (own := trained.vocabulary.only(trained.labels.names)).entries:
+        own.save(folder)
     elif is_main_process():
         (folder / VOCABULARY).unlink(missing_ok=True)
     save_card(trained, folder)

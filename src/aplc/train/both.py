@@ -44,7 +44,8 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
         screen.say(
             "blend: no documents are held out to learn it from, so the words alone will count; set data.validation"
         )
-    tokens = Tokens.of(data, config, screen)
+    of_network = data.with_seen_labels()
+    tokens = Tokens.of(of_network, config, screen)
     folder.check(tokens.identity)
     words, alone = _words_of(folder, data, config, screen), Blend.of_words_alone(len(data.labels))
     world().barrier()  # every process has looked before the first one writes
@@ -60,7 +61,9 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
     if not (folder.path / BLEND_FILE).is_file() or BLEND_FILE in lost_files(folder.path):
         with changing(folder.path):
             save_blend(alone, folder.path)
-    fit_network(data, tokens, config, folder, screen, lambda network: BothModel(words, network, alone))
+    fit_network(
+        of_network, tokens, config, folder, screen, lambda network: BothModel(words, network, alone), data.labels
+    )
     blend, found = learn_blend(load_tagger(folder.path), data, screen)
     world().barrier()
     with changing(folder.path):
@@ -98,7 +101,8 @@ def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> t
             truth = [trained.labels.encode(document.labels) for document in block]
             for members in by_length([len(text) for text in texts], model.batch_size):
                 opinions = model.opinions(model.prepare([texts[i] for i in members]))
-                parts.append(pairs_of(seen + members, [truth[i] for i in members], *opinions))
+                known = [logits_BL[:, : model.network.n_labels] for logits_BL in opinions]
+                parts.append(pairs_of(seen + members, [truth[i] for i in members], *known))
                 advance(len(members))
             seen += len(block)
     document, *others = map(np.concatenate, zip(*parts, strict=True))

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from aplc.errors import RunError
 from aplc.models.sharding import gather_state, gather_whole, load_state
+from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.train.optim import Optimizers
 
@@ -121,15 +122,17 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizers: Optimizers) -> d
 
 def _random_state() -> Tensor:
     """This process' random state: the CPU's, and its GPU's behind it."""
-    states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])
+    device, states = world().device, [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(module_of(device).get_rng_state(device))
     return torch.cat(states)
 
 
 def _set_random_state(state: Tensor) -> None:
-    size = len(torch.get_rng_state())
+    device, size = world().device, len(torch.get_rng_state())
     torch.set_rng_state(state[:size].clone())
-    if len(state) > size and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state[size:].clone())
+    if device.type != "cpu" and len(state) > size:  # else the run was on a CPU before
+        module_of(device).set_rng_state(state[size:].clone(), device)
 
 
 def _sha256(path: Path) -> str:

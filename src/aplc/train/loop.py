@@ -22,6 +22,7 @@ from aplc.config import StepsConfig
 from aplc.console import Screen
 from aplc.errors import RunError
 from aplc.models.sharding import clip_gradients, sum_gradients
+from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good, save_checkpoint
 from aplc.train.optim import Optimizers, slanted_triangular
@@ -192,14 +193,18 @@ def autocast(device: torch.device, precision: str = "auto") -> contextlib.Abstra
 
 def uses_bfloat16(device: torch.device, precision: str = "auto") -> bool:
     """Whether a GPU has it and `train.precision` allows it. On a CPU it is up to the encoder (`nn/encoder.py`)."""
-    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    if precision != "auto" or device.type == "cpu":
+        return False
+    has_it = getattr(module_of(device), "is_bf16_supported", None)
+    return has_it is not None and has_it(including_emulation=False)  # GPUs before Ampere emulate it, slowly
 
 
 def describe_work(network: nn.Module, *, bfloat16: bool) -> str:
     """How large the network is and where it will be trained."""
     n_parameters = sum(p.numel() for p in network.parameters())
     device, size = world().device, world().size
-    where = torch.cuda.get_device_name() if device.type == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    threads = torch.get_num_threads()
+    where = f"{threads} CPU thread{'s' * (threads > 1)}" if device.type == "cpu" else str(device)
     dtype = "bfloat16 where it is safe" if bfloat16 else "float32"
     processes = f"{size} processes with " if size > 1 else ""
     return f"{n_parameters:,} parameters on {processes}{where} in {dtype}"

@@ -175,6 +175,12 @@ class Tokens:
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
     """Train a network and leave the best epoch's in the folder."""
+    if more := len(data.labels) - data.labels.n_seen:
+        screen.say(
+            f"labels: {more:,} of the vocabulary have no training document; a network alone can't learn them, "
+            "--preset words and --preset both can"
+        )
+    data = data.with_seen_labels()
     tokens = Tokens.of(data, config, screen)
     folder.check(tokens.identity)
     fit_network(data, tokens, config, folder, screen)
@@ -187,8 +193,9 @@ def fit_network(
     folder: RunFolder,
     screen: Screen,
     whole: Callable[[TaggingModel], LabelModel] = lambda network: network,
+    labels: LabelSet | None = None,
 ) -> None:
-    """`fit` on tokens at hand. `whole` makes the model that the network is a part of."""
+    """`fit` on tokens at hand. `whole` makes the model that the network is a part of, `labels` are that one's."""
     if config.train.shard_labels and len(tokens.train.partial):
         raise RunError(
             "train.shard_labels: feedback can't be learned from where labels are spread over processes; leave it out, "
@@ -214,7 +221,7 @@ def fit_network(
         valid_rows=data.valid_rows,
     )
     loop.begin(run, folder, tokens.identity)
-    trained = TrainedTagger(config, whole(model), data.labels, data.n_documents, vocabulary=data.vocabulary)
+    trained = TrainedTagger(config, whole(model), labels or data.labels, data.n_documents, vocabulary=data.vocabulary)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)
@@ -224,6 +231,7 @@ def fit_network(
         world().barrier()
         return
     on_gpu = loop.uses_bfloat16(world().device, config.train.precision)
+    screen.say(f"device: {world().choice}")
     work = loop.describe_work(model, bfloat16=on_gpu or model.encoder.in_bfloat16)
     screen.say(f"training: {work}, {len(batches):,} steps an epoch")
     save_frame(trained, folder.path)

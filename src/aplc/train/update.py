@@ -17,7 +17,6 @@ from aplc.errors import RunError
 from aplc.models.base import function_for
 from aplc.models.network import TaggingModel
 from aplc.models.trained import TrainedTagger
-from aplc.nn.distributed import world
 from aplc.train.loop import apply_gradients, autocast
 from aplc.train.optim import Optimizers
 
@@ -48,7 +47,7 @@ def update(trained: TrainedTagger, documents: Sequence[Document], *, n_counted: 
 
 def learn(model: TaggingModel, config: Config, texts: list[str], truth: Sequence[Sequence[int]]) -> TaggingModel:
     """The network after one pass."""
-    train, device = config.train, world().device
+    train, device = config.train, model.device
     model = copy.deepcopy(model).train()
     tokens, optimizers = model.tokenizer.encode(texts), Optimizers.for_tagging(model, train)
     order = np.random.default_rng(train.seed).permutation(len(tokens))

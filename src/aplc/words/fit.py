@@ -88,7 +88,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
             "rightly; how much a mention is worth is learned from that"
         )
     bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
-    return WordsModel(features, Index.of(weight_VL), bias_L, np.ascontiguousarray(curve_L3.T), names, worth_3L)
+    curve_3L = np.ascontiguousarray(curve_L3.T)
+    return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen)
 
 
 def _encoded(data: TrainingData, encode: Encode, dtype: np.dtype, name: str, screen: Screen) -> DocumentCache:

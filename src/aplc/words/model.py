@@ -109,9 +109,10 @@ class WordsModel:
     names: Names
     worth_3L: NDArray[np.float32]
     """a, b and c of labels that a text mentions (`names.py`)."""
+    n_seen: int
+    """Labels that training documents have: the first ones."""
 
     kind = "words"
-    n_added = 0
     parts: ClassVar[Mapping[str, Any]] = {}
 
     @property
@@ -120,7 +121,11 @@ class WordsModel:
 
     @property
     def bounds(self) -> Sequence[int]:
-        return [0, self.n_labels]
+        return [0, self.n_seen, self.n_labels] if self.n_added else [0, self.n_labels]
+
+    @property
+    def n_added(self) -> int:
+        return int(self.n_seen < self.n_labels)
 
     @property
     def batch_size(self) -> int:
@@ -159,7 +164,12 @@ class WordsModel:
 
     def settings(self) -> dict[str, Any]:
         sizes = {"n_words": len(self.features.bucket), "n_weights": len(self.index.label)}
-        sizes |= {"n_stems": len(self.names.stem), "n_names": len(self.names.label), "n_parts": len(self.names.part)}
+        sizes |= {
+            "n_seen": self.n_seen,
+            "n_stems": len(self.names.stem),
+            "n_names": len(self.names.label),
+            "n_parts": len(self.names.part),
+        }
         return {"words": {"version": VERSION, "weights": WEIGHTS_VERSION, **sizes}}
 
     def save_parts(self, folder: Path) -> None:
@@ -225,10 +235,10 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
             "aplc train CORPUS --preset words --out NEW"
         )
     check_settings(words, {"n_words": int}, folder)
-    sizes = [words.get(name) for name in ("n_words", "n_weights", "n_stems", "n_names", "n_parts")]
-    if not all(type(size) is int and size >= 0 for size in sizes):
+    sizes = [words.get(name) for name in ("n_words", "n_weights", "n_seen", "n_stems", "n_names", "n_parts")]
+    if not all(type(size) is int and size >= 0 for size in sizes) or not 0 < words["n_seen"] <= n_labels:
         raise ModelError(f"{folder}: its config.json has no number of weights or names; the model is damaged")
-    n_words, n_weights, n_stems, n_names, n_parts = sizes
+    n_words, n_weights, n_seen, n_stems, n_names, n_parts = sizes
     expected = {
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
         **{"label": (n_weights,), "weight": (n_weights,), "scale": (1,)},
@@ -242,7 +252,7 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     names = Names(**{field.name: tensors[f"names.{field.name}"] for field in fields(Names)})
     index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
     features = WordFeatures(tensors["bucket"], tensors["idf"])
-    return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"])
+    return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"], n_seen)
 
 
 def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
