@@ -81,7 +81,8 @@ def test_model_that_cannot_tag_a_probe_is_refused(place, monkeypatch, problem):
 
 def test_folder_that_is_replaced_while_it_is_read_is_read_again(place, other_model, monkeypatch):
     """Files of two models must not end up in one."""
-    load, calls = ServedModel.load.__func__.__globals__["load_tagger"], []
+    module, calls = ServedModel.load.__func__.__globals__, []
+    load = module["load_tagger"]
 
     def load_slowly(folder):
         calls.append(folder)
@@ -90,7 +91,7 @@ def test_folder_that_is_replaced_while_it_is_read_is_read_again(place, other_mod
             place.put(other_model)
         return tagger
 
-    monkeypatch.setattr("aplc.serve.served.load_tagger", load_slowly)
+    monkeypatch.setitem(module, "load_tagger", load_slowly)
     assert "ANIMALS" in ServedModel.load(place.folder).tagger.labels.names
     assert len(calls) == 2
 
