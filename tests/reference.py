@@ -435,3 +435,14 @@ def review_order(doubts: Sequence[dict[int, float]], limit: int) -> list[tuple[i
         for label, doubt in doubts[best].items():
             asked[label] += 2 * doubt
     return chosen
+
+
+def masked_ridge(x: np.ndarray, y: np.ndarray, listed: np.ndarray, ridge: float) -> np.ndarray:
+    """Weights (V, L): each label by the documents of y, and by those of the rows behind that list it (1 or -1)."""
+    weights = []
+    for label in range(y.shape[1]):
+        rows = np.concatenate([np.arange(len(y)), len(y) + np.flatnonzero(listed[:, label])])
+        target = np.concatenate([y[:, label], listed[listed[:, label] != 0, label] > 0]) - y[:, label].mean()
+        own = x[rows].astype(np.float64)
+        weights.append(np.linalg.solve(own.T @ own + ridge * np.eye(x.shape[1]), own.T @ target))
+    return np.stack(weights, 1)

@@ -26,6 +26,7 @@ from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.names import MENTION, Known, Names, learn_worth
 from aplc.words.names import VERSION as NAMES_VERSION
 from aplc.words.penalty import choose_ridge
+from aplc.words.reviewed import Reviewed
 from aplc.words.ridge import equations, solve
 from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
 
@@ -40,11 +41,15 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
     name = f"words {VERSION}" + (" with runs" if runs else "")
     cache = _encoded(data, partial(entries_of, runs=runs), ENTRY, name, screen)
-    rows, n_labels, n_seen = data.train_rows, len(data.labels), data.labels.n_seen
-    features = WordFeatures.choose(count_documents(cache, rows), len(rows))
+    n_labels, n_seen = len(data.labels), data.labels.n_seen
+    features = WordFeatures.choose(count_documents(cache, data.train_rows), len(data.train_rows))
     if not len(features.bucket):
         raise CorpusError("the training texts have no words; a words model has nothing to learn from")
+    rows = np.setdiff1d(data.train_rows, cache.partial)
+    if not len(rows):
+        raise CorpusError("all training documents are feedback, which can only correct a corpus; give it as --more")
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
+    reviewed = read_reviewed(cache, data.train_rows, features, n_seen, len(rows), screen)
     size = equations(x_NV.shape, config.words.limit)
     direct = size == len(rows)
     how = "in closed form" if direct else f"by conjugate gradients, {size:,} words and pairs at once"
@@ -57,7 +62,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         screen.say("no C compiler: SciPy multiplies sparse matrices, which takes several times as long")
     learned = n_left_out(len(rows), direct=direct)
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
-    names, mentions_NL = _mentions(data, config, screen)
+    names, mentions_NL = _mentions(data, rows, config, screen)
     ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
     if not ridge:
         with screen.bar("choosing the penalty"):
@@ -65,7 +70,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
     weight_VL, mean_L, curves = solve(
         x_NV, y_NL[:, :n_seen], learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks,
-        mentions_ML=mentions_NL[learn_from][:, :n_seen].tocsc(),
+        mentions_ML=mentions_NL[learn_from][:, :n_seen].tocsc(), reviewed=reviewed,
     )  # fmt: skip
     if not weight_VL.nnz and prune > WordsConfig.prune:  # below, there is nothing to learn: all documents are alike
         raise RunError(
@@ -73,6 +78,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         )
     weight_VL.resize(x_NV.shape[1], n_labels)
     count_L = np.bincount(y_NL.indices, minlength=n_labels)
+    if reviewed:
+        count_L[:n_seen] += reviewed.counts
     curve_L3 = curves.finish(count_L)
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:.0f} a label; "
@@ -107,9 +114,11 @@ def names_of(labels: LabelSet, vocabulary: Vocabulary | None) -> list[tuple[str,
     return [((entry.name, *entry.names) if entry and entry.name else (label,)) for label, entry in called]
 
 
-def _mentions(data: TrainingData, config: Config, screen: Screen) -> tuple[Names, sparse.csr_array]:
-    """Labels' names, and log(1 + place) of the labels that training documents mention, (N, L)."""
-    rows, n_labels = data.train_rows, len(data.labels)
+def _mentions(
+    data: TrainingData, rows: NDArray[np.int64], config: Config, screen: Screen
+) -> tuple[Names, sparse.csr_array]:
+    """Labels' names, and log(1 + place) of the labels that these documents mention, (N, L)."""
+    n_labels = len(data.labels)
     called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
     names = Names.of(called)
     if not called:
@@ -158,6 +167,29 @@ def learn_names(
     z = np.where(scored.n > 0, rising(scored.score, curve_L3[label].T), 0)
     place = np.asarray(mentions_NL[learn_from][scored.document, label]).ravel()
     return learn_worth(of_mention, z, place, hit, whole)
+
+
+def read_reviewed(
+    cache: DocumentCache,
+    train_rows: NDArray[np.int64],
+    features: WordFeatures,
+    n_labels: int,
+    n_documents: int,
+    screen: Screen,
+) -> Reviewed | None:
+    """The partly reviewed documents of a cache; None if there are none."""
+    rows = np.intersect1d(train_rows, cache.partial)
+    if not len(rows):
+        return None
+    x_PV, has_PL = read_matrices(cache, rows, features, n_labels)
+    rejected = map(cache.rejected, rows.tolist())
+    ids = [np.unique(own) for own in rejected if own is not None]
+    joined, ends = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
+    wrong_PL = sparse.csr_array((np.ones(len(joined), np.float32), joined, ends), shape=has_PL.shape)
+    reviewed = Reviewed.of(x_PV, has_PL, wrong_PL, n_documents)
+    if (kept := reviewed.x_PV.shape[0]) < len(rows):
+        screen.say(f"feedback: the latest {kept:,} of {len(rows):,} documents are learned from; more would need memory")
+    return reviewed
 
 
 def without_effect(config: Config) -> list[str]:

@@ -43,6 +43,7 @@ from aplc.nn.distributed import world
 from aplc.words.blocks import Blocks, Finished, shared_out
 from aplc.words.curves import Curves
 from aplc.words.local import Answer, Local
+from aplc.words.reviewed import Reviewed
 from aplc.words.systems import MOST_ITERATIONS, TOLERANCE, Conjugate, Direct, Product, collect, cross, large
 
 LABELS_AT_ONCE, LARGEST = 512, 1 << 27
@@ -85,10 +86,12 @@ def solve(
     screen: Screen,
     blocks: Blocks | None = None,
     mentions_ML: sparse.csc_array | None = None,
+    reviewed: Reviewed | None = None,
 ) -> tuple[sparse.csr_array, Floats, Curves]:
     """Weights (V x L) without the small ones, each label's share of the documents (L,), and scores for the curves.
 
     `mentions_ML` are the labels that documents of `learn_from` mention (`names.py`): their scores are kept, too.
+    `reviewed` documents count for the labels they list (`reviewed.py`).
     """
     n_documents, n_labels = y_NL.shape
     size = equations(x_NV.shape, limit)
@@ -104,9 +107,10 @@ def solve(
     mean_L = (count_L / n_documents).astype(np.float32)
     parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=-1 if size == n_documents else RARE)
     mine, curves = shared_out(len(parts)), Curves(len(learn_from), mentions_ML)
+    system: Direct | Conjugate | None = None
     solvers: dict[bool, Solver] = {}
-    if not all(map(blocks.has, mine)):
-        solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
+    if reviewed or not all(map(blocks.has, mine)):
+        system, solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
     with screen.bar("solving", n_labels, unit="labels") as advance:
         for number in mine:
             part = slice(*parts[number])
@@ -122,7 +126,13 @@ def solve(
         curves = Curves(len(learn_from), mentions_ML)
         for number in range(len(parts)):
             curves.take(blocks.load(number).candidates)
-    return blocks.join(len(parts), x_NV.shape[1]), mean_L, curves
+    weight_VL = blocks.join(len(parts), x_NV.shape[1])
+    if reviewed and system:
+        with screen.bar("learning from reviewed documents"):
+            weight_VL = reviewed.correct(
+                weight_VL, mean_L, x_NV, system, ridge=ridge, tolerance=EXACT, prune=prune
+            )  # fmt: skip
+    return weight_VL, mean_L, curves
 
 
 def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) -> Curves:
@@ -171,16 +181,16 @@ def _solvers(
     ridge: float,
     prune: float,
     screen: Screen,
-) -> dict[bool, Solver]:
-    """For labels that are frequent (False), and for rare ones (True)."""
+) -> tuple[Direct | Conjugate, dict[bool, Solver]]:
+    """The equations, and who solves them for labels that are frequent (False), and for rare ones (True)."""
     if size == x_NV.shape[0]:
         direct = Direct(x_NV, ridge)
         c_M1 = _bounded(direct.diagonal[learn_from], x_NV[learn_from], ridge)
-        return {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
+        return direct, {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
     system = Conjugate(x_NV, size, ridge)
     among = _Among(system, x_NV, learn_from, prune)
     c_M1 = _bounded(among.diagonal(screen), x_NV[learn_from], ridge)
-    return {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
+    return system, {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
 
 
 def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
