@@ -3,11 +3,13 @@
 import asyncio
 import json
 import threading
+from dataclasses import replace
 
 import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
+from aplc.data.vocabulary import Vocabulary
 from aplc.serve import guard
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Limits
@@ -168,7 +170,7 @@ def test_full_queue_is_429_and_too_many_requests_503(service, client):
 
     held = service.batcher.submit_alone(hold, 1)
     assert entered.wait(10)
-    filling = service.batcher.submit(["cat"] * LIMITS.queue, 1)
+    filling = service.batcher.submit(service.model, ["cat"] * LIMITS.queue, 1)
     answer = client.post("/tag", json={"text": "cat"})
     assert "queue is full" in sentence(answer, 429)
     assert answer.headers["Retry-After"] == "1"
@@ -198,15 +200,16 @@ def test_labels_are_found_by_parts_of_their_names(client, service):
         return [label["name"] for label in client.get("/labels", params=params).json()["labels"]]
 
     assert names(query="MÉ") == ["météo"]
-    assert set(names(query="s")) == {name for name in service.tagger.labels.names if "s" in name}
+    assert set(names(query="s")) == {name for name in service.model.tagger.labels.names if "s" in name}
     assert names(query="a")[0] == "animals"  # begins with it; the others only contain it
     assert names(query="c, c") == names(query="music, classical") == ["music, classical"]
     assert names(query="o\nf") == names(query="x\n") == names(query="zebra") == []
-    assert names() == list(service.tagger.labels.names)
-    assert names(limit=2, offset=1) == list(service.tagger.labels.names[1:3])
+    assert names() == list(service.model.tagger.labels.names)
+    assert names(limit=2, offset=1) == list(service.model.tagger.labels.names[1:3])
     assert client.get("/labels", params={"query": "s", "limit": 1}).json()["found"] == len(names(query="s"))
     (found,) = client.get("/labels", params={"query": "rare"}).json()["labels"]
-    assert found == {"name": "rare", "documents": 8, "cluster": "tail 1"}
+    about = {"label": "rare", "name": "rare", "matched": "rare"}
+    assert found == {**about, "documents": 8, "cluster": "tail 1"}
     sentence(client.get("/labels", params={"limit": 0}), 422)
 
 
@@ -254,17 +257,18 @@ def test_token_is_required(service):
 
 
 def test_pages_load_nothing_from_other_servers(client):
-    for path in ("/", "/docs", "/page.css", "/page.js", "/docs.js"):
+    for path in ("/", "/docs", "/page.css", "/page.js", "/corrections.js", "/docs.js"):
         answer = client.get(path)
         assert answer.status_code == 200
         assert "//" not in answer.text.replace("://${", "").replace("// ", ""), path
         assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
-    assert "innerHTML" not in client.get("/page.js").text + client.get("/docs.js").text
+    assert "innerHTML" not in "".join(client.get(f"/{name}.js").text for name in ("page", "corrections", "docs"))
 
 
 def test_api_description_has_every_path_and_status(client):
     api = client.get("/openapi.json").json()
-    assert set(api["paths"]) == {"/tag", "/explain", "/labels", "/health", "/metrics"}
+    others = {"/feedback", "/review", "/admin/reload"}
+    assert set(api["paths"]) == {"/tag", "/explain", "/labels", "/health", "/metrics", *others}
     assert {"413", "422", "429", "503"} <= set(api["paths"]["/tag"]["post"]["responses"])
     assert json.dumps(api).count("HTTPValidationError") == 0
 
@@ -296,3 +300,17 @@ def test_requests_without_the_token_do_not_count_against_the_limit(service, path
         return status, app.without_token
 
     assert asyncio.run(answered()) == (200, 0)
+
+
+def test_labels_are_found_by_their_other_names(trained):
+    tagger = load_tagger(trained)
+    entries = {"animals": {"name": "Fauna", "names": ["Tiere", "<b>animaux</b>"]}, "food": {"name": "Fare"}}
+    service = Service(replace(tagger, vocabulary=Vocabulary.of(entries)), "topics")
+
+    def found(query):
+        return [(one["label"], one["name"], one["matched"]) for one in service.model.search(query, 9, 0)["labels"]]
+
+    assert found("tier") == [("animals", "Fauna", "Tiere")]
+    assert sorted(found("FA")) == [("animals", "Fauna", "Fauna"), ("food", "Fare", "Fare")]
+    assert found("animals") == [("animals", "Fauna", "animals")]  # each label once, whatever matches
+    assert found("météo") == [("météo", "météo", "météo")]

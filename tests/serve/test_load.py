@@ -22,8 +22,11 @@ from schemathesis.specs.openapi.checks import (
 
 from aplc import Tagger
 from aplc.serve.app import Service, make_app
+from aplc.serve.feedback import FeedbackFile
+from aplc.serve.guard import Limits
+from aplc.serve.review import ReviewQueue
 from aplc.store.folder import load_tagger
-from helpers import topic_rows
+from helpers import topic_rows, write_rows
 from load import JSON, call, read_metrics, resident_memory, run_load, serving
 
 CASES = int(os.environ.get("APLC_CASES", "60"))
@@ -106,16 +109,27 @@ def test_stop_under_load_answers_every_accepted_request(server, texts, expected)
 
 
 @pytest.fixture(scope="module")
-def api(trained):
-    service = Service(load_tagger(trained), "topics")
-    close = service.batcher.close
-    service.batcher.close = lambda: None  # the app is started and stopped many times
-    yield schemathesis.openapi.from_asgi("/openapi.json", make_app(service))
+def api(trained, tmp_path_factory):
+    """With everything that a server can be started with."""
+    folder = tmp_path_factory.mktemp("feedback")
+    feedback = folder / "feedback.jsonl"
+    queue = ReviewQueue(write_rows(folder / "queue.jsonl", [{"text": "cat"}, {"text": "dog", "id": 5}]), feedback)
+    limits = Limits(feedback=1_000_000)
+    service = Service(load_tagger(trained), "topics", limits=limits, feedback=FeedbackFile(feedback), review=queue)
+
+    async def reload():
+        return service.about()
+
+    service.reload = reload
+    close = service.close
+    service.close = lambda: None  # the app is started and stopped many times
+    yield schemathesis.openapi.from_asgi("/openapi.json", make_app(service, token="secret"), headers=HEADERS)
     close()
 
 
-REQUESTS = list(product(["POST /tag", "POST /explain", "GET /labels"], GenerationMode))
-REQUESTS.append(("GET /health", GenerationMode.POSITIVE))  # takes no input, so there are no invalid requests
+REQUESTS = list(product(["POST /tag", "POST /explain", "POST /feedback", "GET /labels", "GET /review"], GenerationMode))
+# Take no input, so there are no invalid requests.
+REQUESTS += [(operation, GenerationMode.POSITIVE) for operation in ("GET /health", "POST /admin/reload")]
 
 
 @pytest.mark.parametrize(("operation", "mode"), REQUESTS)
@@ -127,6 +141,6 @@ def test_schemathesis_finds_no_server_error(api, operation, mode):
     @settings(max_examples=CASES, suppress_health_check=list(HealthCheck))
     @given(case=api[path][method].as_strategy(generation_mode=mode))
     def check(case):
-        case.validate_response(case.call(), checks=checks)
+        case.validate_response(case.call(headers=HEADERS), checks=checks)
 
     check()

@@ -121,6 +121,7 @@ def test_every_control_is_reached_by_keyboard(chromium, address):
     chromium.run("document.getElementById('text').value = 'violin'; document.getElementById('tag').click()")
     wait_for(chromium, "document.querySelectorAll('#labels button').length > 0")
     chromium.run("document.getElementById('text').focus()")
+    assert chromium.run("document.getElementById('corrections').hidden")  # this server takes none
     reached = []
     for _ in range(4):
         press(chromium, "Tab", code="Tab", windowsVirtualKeyCode=9)

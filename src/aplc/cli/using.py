@@ -271,12 +271,26 @@ def serve(
     max_body: Annotated[int, typer.Option(min=1, help="Bytes a request may have.")] = 2 << 20,
     max_texts: Annotated[int, typer.Option(min=1, help="Texts a call may have.")] = 256,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that answer; their limits are each one's own.")
+    ] = 1,
+    feedback: Annotated[
+        Path | None,
+        typer.Option(help="Take corrections, on the page and at /feedback, and append them to this file (.jsonl)."),
+    ] = None,
+    review: Annotated[
+        Path | None,
+        typer.Option(help="A queue of aplc review; the page works through it. What --feedback has counts as done."),
+    ] = None,
+    max_feedback: Annotated[int, typer.Option(min=1, help="Corrections a minute, of all callers.")] = 600,
     device: DeviceOption = None,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""
     from aplc.console import Screen
     from aplc.serve.guard import Limits
     from aplc.serve.server import serve as serve_model
+    from aplc.serve.settings import Settings
 
-    limits = Limits(body=max_body, texts=max_texts, queue=max_queue)
-    serve_model(model, host=host, port=port, token=token, limits=limits, screen=Screen())
+    limits = Limits(body=max_body, texts=max_texts, queue=max_queue, feedback=max_feedback)
+    settings = Settings(model=model, token=token, limits=limits, feedback=feedback, review=review, device=device)
+    serve_model(settings, host=host, port=port, workers=workers, screen=Screen())

@@ -84,6 +84,9 @@ class LabelModel(Protocol):
     def characters_read(self, text: str) -> int:
         """How many characters of `text` the model takes notice of."""
 
+    def unknown_words(self, texts: Sequence[str]) -> NDArray[np.floating] | None:
+        """The share of each text's words that the model has no weights for; None for models that know no words."""
+
     def settings(self) -> dict[str, Any]:
         """What config.json keeps, so that the kind's `load` can build the model again."""
 

@@ -97,6 +97,9 @@ class BothModel:
     def characters_read(self, text: str) -> int:
         return self.words.characters_read(text)
 
+    def unknown_words(self, texts: Sequence[str]) -> Floats:
+        return self.words.unknown_words(texts)
+
     def settings(self) -> dict[str, Any]:
         return self.network.settings() | self.words.settings() | {"n_network_labels": self.network.n_labels}
 

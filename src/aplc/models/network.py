@@ -132,6 +132,9 @@ class TaggingModel(nn.Module):
     def characters_read(self, text: str) -> int:
         return self.collator.characters_read(self.tokenizer, text)
 
+    def unknown_words(self, texts: Sequence[str]) -> None:
+        """Its tokenizer has pieces for every word."""
+
     def settings(self) -> dict[str, Any]:
         return {"encoder": self.encoder.save_config(), **self._cuts}
 

@@ -162,6 +162,9 @@ class OnnxModel:
     def characters_read(self, text: str) -> int:
         return self.collator.characters_read(self.tokenizer, text)
 
+    def unknown_words(self, texts: Sequence[str]) -> None:
+        """Its tokenizer has pieces for every word."""
+
     def settings(self) -> dict[str, Any]:
         clusters = self.clusters
         return {"encoder": self.encoder.settings, "cutoffs": clusters.cutoffs, "added": clusters.added}

@@ -5,8 +5,10 @@ memory (on PyTorch's "meta" device) and compared with the header, so that a wron
 nothing. `store/safety.py` has the checks of the files themselves.
 """
 
+import contextlib
+import contextvars
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,13 +123,32 @@ def build_checked(build: Callable[[], Module], header: Header, folder: Path) -> 
     return build()
 
 
+_mapped = contextvars.ContextVar("mapped", default=False)
+
+
+@contextlib.contextmanager
+def mapped_weights() -> Iterator[None]:
+    """Weights that are loaded meanwhile stay mapped from their file, privately: processes share them in memory.
+
+    Not the default: a tensor begins where its file has it, not at a multiple of 64 bytes, and the last digit of a sum
+    depends on that. The same model in another file would not give the same digits.
+    """
+    token = _mapped.set(True)
+    try:
+        yield
+    finally:
+        _mapped.reset(token)
+
+
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Copy the weights in; NaN and infinite values are refused."""
+    """Put the weights in; NaN and infinite values are refused."""
     try:
         state = load_file(path)
         for name, tensor in state.items():
             if not bool(torch.isfinite(tensor).all()):
                 raise ModelError(f"{path}: {name} has NaN or infinite values")
-        model.load_state_dict(state)
+        own = model.state_dict()
+        fits = all(name in own and own[name].dtype == tensor.dtype for name, tensor in state.items())
+        model.load_state_dict(state, assign=fits and _mapped.get())
     except (SafetensorError, RuntimeError, OSError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None

@@ -4,6 +4,9 @@ A thread takes what is in the queue, up to a batch, and calls the model with it.
 gathers in the queue, so the busier the server, the fuller its batches. An idle server waits `wait` seconds for a second
 text, which is what a single text pays. The queue is bounded in texts: when it is full, `submit` raises `QueueFullError`
 at once, so that no caller waits longer and longer.
+
+A job keeps the model it was submitted with, and a batch has jobs of one model: when the server replaces its model, the
+texts of a call are still tagged by one of the two.
 """
 
 import threading
@@ -16,8 +19,8 @@ from typing import Any
 
 Tags = list[tuple[str, float]]
 """(label, probability), best first."""
-TagTexts = Callable[[list[str], int], list[Tags]]
-"""The model: texts and k to the k best labels of each text."""
+TagTexts = Callable[[Any, list[str], int], list[Tags]]
+"""A model, texts and k to the k best labels of each text."""
 
 
 class QueueFullError(Exception):
@@ -32,6 +35,7 @@ class ClosedError(Exception):
 class Job:
     texts: Sequence[str]
     top_k: int = 0
+    model: Any = None
     alone: Callable[[], Any] | None = None
     """Work other than tagging, which runs between two batches."""
     future: "Future[Any]" = field(default_factory=Future)
@@ -50,9 +54,9 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="aplc-batcher", daemon=True)
         self._thread.start()
 
-    def submit(self, texts: Sequence[str], top_k: int) -> "Future[list[Tags]]":
-        """Tag these texts, in a batch with those of other callers."""
-        return self._put(Job(texts, top_k))
+    def submit(self, model: Any, texts: Sequence[str], top_k: int) -> "Future[list[Tags]]":
+        """Tag these texts with this model, in a batch with those of other callers."""
+        return self._put(Job(texts, top_k, model))
 
     def submit_alone(self, work: Callable[[], Any], size: int) -> "Future[Any]":
         """Run `work`, which costs as much as `size` texts, between two batches."""
@@ -97,7 +101,10 @@ class Batcher:
                 left = 0.0 if self._closed else deadline - time.monotonic()
                 if not self._changed.wait_for(lambda: self._jobs, max(left, 0.0)):
                     break
-                if self._jobs[0].alone or size + len(self._jobs[0].texts) > self.batch_size:
+                following = self._jobs[0]
+                if following.alone or following.model is not jobs[0].model:
+                    break
+                if size + len(following.texts) > self.batch_size:
                     break
                 jobs.append(self._jobs.popleft())
                 size += len(jobs[-1].texts)
@@ -107,7 +114,7 @@ class Batcher:
     def _tag(self, jobs: list[Job]) -> None:
         texts = [text for job in jobs for text in job.texts]
         try:
-            tags = self.tag(texts, max(job.top_k for job in jobs))
+            tags = self.tag(jobs[0].model, texts, max(job.top_k for job in jobs))
         except Exception as error:
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)

@@ -51,6 +51,8 @@ class Limits:
     """Texts that may wait for the model."""
     requests: int = 1024
     """Requests under way at once."""
+    feedback: int = 600
+    """Corrections a minute."""
 
 
 class RefusalError(Exception):
@@ -63,7 +65,10 @@ class RefusalError(Exception):
 
 
 class Guard:
-    """Wraps `app`. `open_paths` need no token; `paths` are counted by name, all others as "other"."""
+    """Wraps `app`. `open_paths` need no token; `paths` are counted by name, all others as "other".
+
+    Requests that `streams` picks bound their bodies themselves.
+    """
 
     def __init__(
         self,
@@ -74,10 +79,11 @@ class Guard:
         token: str | None,
         open_paths: set[str],
         paths: set[str],
+        streams: Callable[[MutableMapping[str, Any]], bool] = lambda _: False,
     ) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.expected = None if token is None else f"Bearer {token}".encode()
-        self.open_paths, self.paths = open_paths, paths
+        self.open_paths, self.paths, self.streams = open_paths, paths, streams
         self.without_token = 0
         """Requests under way that lack the token. They don't count against the limit on requests."""
         self.closing = False
@@ -117,11 +123,13 @@ class Guard:
         headers = dict(scope["headers"])
         too_large = f"The body is larger than {self.limits.body:,} bytes; send fewer texts in a call."
         length = headers.get(b"content-length", b"")
-        if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
-            raise RefusalError(413, too_large)  # before it is sent at all
         given = headers.get(b"authorization", b"")
         trusted = not self.expected or hmac.compare_digest(given, self.expected)
         busy = self.metrics.in_flight - self.without_token > self.limits.requests
+        if trusted and not busy and self.streams(scope):
+            return receive
+        if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
+            raise RefusalError(413, too_large)  # before it is sent at all
         self.without_token += not trusted
         body, total = bytearray(), 0
         try:

@@ -4,9 +4,12 @@
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from aplc.config import Config
 from aplc.console import Screen
@@ -62,12 +65,26 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
         calibration = calibrate(trained, data.held_out())
         trained = replace(trained, calibration=calibration)
         metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
+        top, unknown = [], []
         for block, ids, probs in predict_documents(trained, data.held_out(), min(DEPTH, len(trained.labels))):
             truth = [trained.labels.encode(document.labels) for document in block]
             metrics.update_lists(ids, probs, truth)
+            top.append(probs[:, 0])
+            unknown.append(trained.model.unknown_words([document.text for document in block]))
     bands = [asdict(band) for band in by_frequency(metrics.label_stats(5))]
-    held_out = {"documents": metrics.n_evaluated, "metrics": metrics.result(), "bands": bands}
+    ranges = {"top_probability": _range(top), "unknown_words": _range([part for part in unknown if part is not None])}
+    held_out = {"documents": metrics.n_evaluated, "metrics": metrics.result(), "bands": bands, "ranges": ranges}
     trained = replace(trained, held_out=held_out)
     save_frame(trained, out)
     screen.say(f"calibration: {calibration.summary}")
     return trained
+
+
+ENOUGH = 100
+"""Documents from which a range can be told."""
+
+
+def _range(parts: Sequence[NDArray]) -> list[float] | None:
+    """Where 19 in 20 of the values lie: how the server knows that texts are unlike these (`serve/drift.py`)."""
+    values = np.concatenate(parts) if parts else np.empty(0)
+    return np.quantile(values, [0.025, 0.975]).tolist() if len(values) >= ENOUGH else None

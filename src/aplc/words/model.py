@@ -28,7 +28,7 @@ from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_h
 from aplc.nn.weights import WEIGHTS
 from aplc.words.index import Index, best_columns
 from aplc.words.names import Mentions, Names
-from aplc.words.text import BUCKETS, STARTS, VERSION, count_split, words_of
+from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_split, words_of
 
 WEIGHTS_VERSION = 3
 """Of how weights are stored."""
@@ -154,6 +154,13 @@ class WordsModel:
 
     def characters_read(self, text: str) -> int:
         return len(text)
+
+    def unknown_words(self, texts: Sequence[str]) -> Floats:
+        counts = count_single_words(texts)
+        known = np.isin(counts.indices, self.features.bucket[: np.searchsorted(self.features.bucket, STARTS[1])])
+        text = np.repeat(np.arange(len(texts)), np.diff(counts.indptr))
+        total = np.bincount(text, counts.data, minlength=len(texts))
+        return np.bincount(text, counts.data * ~known, minlength=len(texts)) / np.maximum(total, 1)
 
     def settings(self) -> dict[str, Any]:
         sizes = {"n_words": len(self.features.bucket), "n_weights": len(self.index.label)}

@@ -60,6 +60,11 @@ def count_split(words: Sequence[list[str]], *, runs: bool) -> sparse.csr_array:
     return sparse.csr_array(sparse.hstack(groups, format="csr"))
 
 
+def count_single_words(texts: Sequence[str]) -> sparse.csr_array:
+    """`count_words` of single words alone, (B, SIZES[0])."""
+    return sparse.csr_array(_HASHERS[0].transform([words_of(text) for text in texts]))
+
+
 def entries_of(texts: Sequence[str], *, runs: bool) -> list[NDArray]:
     """`count_words` as an array of `ENTRY` for each text."""
     counts = count_words(texts, runs=runs)

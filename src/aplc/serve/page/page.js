@@ -22,9 +22,10 @@ function say(message, bad = false) {
 const percent = (p) => (p >= 0.0995 ? (100 * p).toFixed(0) : (100 * p).toFixed(1)) + " %";
 
 async function ask(path, body) {
-  const headers = { "Content-Type": "application/json" };
+  const headers = {};
   if ($("token").value) headers.Authorization = "Bearer " + $("token").value;
-  const answer = await fetch(path, { method: "POST", headers, body: JSON.stringify(body) });
+  if (body) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body) });
   const value = await answer.json();
   if (answer.ok) return value;
   if (answer.status === 401) $("token-field").hidden = false;
@@ -45,6 +46,7 @@ async function tag() {
     const { tags } = await ask("tag", { text, top_k: TOP_K });
     if (number !== asked) return;
     tagged = { text, tags };
+    clearCorrections();
     say("");
     $("explanation").hidden = true;
     $("results").hidden = false;
@@ -62,26 +64,27 @@ function showLabels() {
   const threshold = Number($("threshold").value);
   $("threshold-value").textContent = percent(threshold);
   $("threshold").setAttribute("aria-valuetext", percent(threshold));
-  const tags = chosen();
-  $("count").textContent = tags.length + (tags.length === 1 ? " label" : " labels");
+  const n = chosen().length;
+  $("count").textContent = n + (n === 1 ? " label" : " labels");
   const open = $("explanation").hidden ? null : $("explained").dataset.label;
   $("labels").replaceChildren(
-    ...tags.map((tag) => {
-      const button = element("button", "");
+    ...tagged.tags.filter((tag) => tag.probability >= threshold || judged.has(tag.label)).map((tag) => {
+      const button = element("button", "label");
       button.type = "button";
       button.setAttribute("aria-pressed", String(tag.label === open));
       const bar = element("span", "bar");
       bar.append(element("i", ""));
       bar.firstChild.style.width = 100 * tag.probability + "%";
       button.append(
-        element("span", "name", tag.label),
+        element("span", "name", tag.name ?? tag.label),
         ...(tag.cluster ? [element("span", "cluster", tag.cluster)] : []),
         bar,
         element("span", "p", percent(tag.probability)),
       );
       button.addEventListener("click", () => explain(tag.label, button));
       const item = element("li", "");
-      item.append(button);
+      item.dataset.label = tag.label;
+      item.append(button, ...judgeButtons(tag));
       return item;
     }),
   );
@@ -89,7 +92,7 @@ function showLabels() {
 
 async function explain(label, button) {
   const number = ++asked;
-  for (const other of $("labels").querySelectorAll("button")) other.setAttribute("aria-pressed", "false");
+  for (const other of $("labels").querySelectorAll(".label")) other.setAttribute("aria-pressed", "false");
   button.setAttribute("aria-pressed", "true");
   say("Leaving out words …");
   try {
@@ -146,17 +149,22 @@ async function copy() {
 
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  tag();
+  if (reviewing && !current) showNext(-1); // the token was missing
+  else tag();
 });
 $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) tag();
 });
 $("threshold").addEventListener("input", showLabels);
 $("copy").addEventListener("click", copy);
-fetch("health")
-  .then((answer) => answer.json())
-  .then((health) => {
-    $("about").textContent = `${health.model} · ${health.labels.toLocaleString("en")} labels · aplc ${health.version}`;
-    document.title = `${health.model} · aplc`;
-  })
-  .catch(() => say("The server does not answer.", true));
+document.addEventListener("DOMContentLoaded", () =>  // when corrections.js is there, too
+  fetch("health")
+    .then((answer) => answer.json())
+    .then((health) => {
+      $("about").textContent = `${health.model} · ${health.labels.toLocaleString("en")} labels · aplc ${health.version}`;
+      document.title = `${health.model} · aplc`;
+      if (health.warnings.length) say(health.warnings.join(" "), true);
+      startCorrections(health);
+    })
+    .catch(() => say("The server does not answer.", true)),
+);

@@ -1,0 +1,55 @@
+"""Model folders of about 1 GB with made-up weights, for `bench/serve.py memory`: what they say means nothing."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+from aplc.config import Config
+from aplc.data.corpus import Corpus
+from aplc.data.labels import LabelSet
+from aplc.data.source import Source
+from aplc.models.network import TaggingModel
+from aplc.models.trained import TrainedTagger
+from aplc.store.folder import save_tagger
+from aplc.train.run import train
+from aplc.words.index import Index
+from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.names import Names
+from aplc.words.text import SIZES
+from helpers import SMALL, topic_rows, write_rows
+
+N_LABELS, WEIGHTS_A_WORD = 200_000, 40
+N_NETWORK_LABELS, HIDDEN = 500_000, 512
+
+
+def labels_of(n: int) -> LabelSet:
+    return LabelSet(tuple(f"label {i}" for i in range(n)), np.full(n, 5, dtype=np.int64))
+
+
+def make_words(folder: Path) -> None:
+    rng, n_words = np.random.default_rng(1), SIZES[0]
+    label = np.sort(rng.integers(0, N_LABELS, (n_words, WEIGHTS_A_WORD), dtype=np.int32), axis=1).ravel()
+    weight = rng.integers(-100, 100, len(label), dtype=np.int16)
+    start = np.arange(n_words + 1, dtype=np.int64) * WEIGHTS_A_WORD
+    features = WordFeatures(np.arange(n_words, dtype=np.int64), np.ones(n_words, dtype=np.float32))
+    curve = np.tile(np.array([[-3.0], [5.0], [0.0]], dtype=np.float32), N_LABELS)
+    index = Index(start, label, weight, np.float32(0.001), N_LABELS)
+    bias, worth = np.zeros(N_LABELS, dtype=np.float32), np.zeros((3, N_LABELS), dtype=np.float32)
+    model = WordsModel(features, index, bias, curve, Names.of([]), worth)
+    save_tagger(TrainedTagger(Config.from_preset("words"), model, labels_of(N_LABELS), 1000), folder)
+
+
+def make_network(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        file = write_rows(Path(temporary) / "train.jsonl", topic_rows(200, seed=1))
+        config = Config.from_preset("tiny").with_settings([*SMALL, "train.epochs=1"])
+        small = train(Source.from_corpus(Corpus.open(file)), config, Path(temporary) / "model")
+        config = config.with_settings([f"model.hidden_width={HIDDEN}"])
+        sizes = {"n_labels": N_NETWORK_LABELS, "cutoffs": (4 * N_NETWORK_LABELS // 5,)}
+        network = small.model
+        assert isinstance(network, TaggingModel)
+        model = TaggingModel(network.encoder, network.tokenizer, config, **sizes)
+        save_tagger(TrainedTagger(config, model, labels_of(N_NETWORK_LABELS), 1000), folder)
