@@ -55,6 +55,15 @@ def add_routes(app: FastAPI, service: Service) -> None:
             future = service.batcher.submit(model, texts, k)
         return await result_of(future)
 
+    async def tags_within(model: ServedModel, texts: list[str], rule: Rule) -> list[Tags]:
+        """By a part of the vocabulary: between two batches, whose texts may have any label."""
+        with _queue_errors():
+            future = service.batcher.submit_alone(partial(model.tag_within, texts, rule), len(texts))
+        try:
+            return await result_of(future)
+        except AplcError as error:
+            raise RefusalError(422, f"body.{error}.") from None
+
     @app.post("/tag", response_model=schema.Tagged | schema.TaggedMany, responses=refused)
     async def tag(request: schema.TagRequest) -> Response:
         """Tag one text (`text`, answered with `tags`) or several (`texts`, answered with `results`).
@@ -71,8 +80,15 @@ def add_routes(app: FastAPI, service: Service) -> None:
                 f"body.texts has {len(texts):,} texts, a call may have {service.limits.texts:,}; send several calls, "
                 "or newline-delimited JSON.",
             )
-        rule = Rule(top_k=request.top_k, threshold=request.threshold)
-        tagged = [model.answer(tags, rule.threshold or 0.0) for tags in await tags_of(model, texts, rule.limit)]
+        rule = Rule(
+            top_k=request.top_k,
+            threshold=request.threshold,
+            scheme=request.scheme,
+            not_scheme=request.not_scheme,
+            below=request.below,
+        )
+        found = tags_within(model, texts, rule) if rule.is_narrow else tags_of(model, texts, rule.limit)
+        tagged = [model.answer(tags, rule.threshold or 0.0) for tags in await found]
         service.metrics.abstentions.inc(sum(not answer["tags"] for answer in tagged))
         return answer_json({"results": tagged} if request.text is None else tagged[0], model)
 
@@ -89,8 +105,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
         words = [
             {"start": part.start, "stop": part.stop, "effect": round(part.effect, 4)} for part in explanation.parts
         ]
-        about = {"label": request.label, "probability": round(explanation.probability, 6), "read": explanation.read}
-        return answer_json({**about, "words": words}, model)
+        about = {"probability": round(explanation.probability, 6), "read": explanation.read}
+        return answer_json({**model.named(request.label), **about, "words": words}, model)
 
     @app.get("/labels", response_model=schema.Labels, responses=schema.problems(401, 422))
     def find_labels(

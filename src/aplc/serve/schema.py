@@ -33,6 +33,10 @@ Text = Annotated[
 ]
 
 
+Part = Annotated[str, Field(min_length=1, max_length=200)]
+Parts = Annotated[list[Part], Field(max_length=20)]
+
+
 class TagRequest(BaseModel):
     """`text` to tag one text, or `texts` to tag several."""
 
@@ -56,6 +60,9 @@ class TagRequest(BaseModel):
     threshold: float | None = Field(
         None, ge=0, le=1, strict=True, allow_inf_nan=False, description="Leave out labels less probable than this."
     )
+    scheme: Parts = Field([], description="Only labels of one of these schemes of the model's vocabulary.")
+    not_scheme: Parts = Field([], description="No label of these schemes.")
+    below: Parts = Field([], description="Only these labels and narrower ones; a label, or what only one is called.")
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -134,6 +141,7 @@ class StreamedText(BaseModel):
 
 class Tag(BaseModel):
     label: str
+    name: str | None = Field(None, description="What the vocabulary calls it; absent where that is the label itself.")
     probability: float
     cluster: str | None = Field(
         description="The label's cluster in the output layer: head, tail 1, ..., or added 1, ...; null without clusters"
@@ -156,6 +164,7 @@ class Word(BaseModel):
 
 class Explained(BaseModel):
     label: str
+    name: str | None = Field(None, description="What the vocabulary calls it; absent where that is the label itself.")
     probability: float = Field(description="For the part of the text that the model reads, calibrated as in /tag.")
     read: int = Field(description="Characters that were explained: those the model reads, and at most 32,768.")
     words: list[Word]

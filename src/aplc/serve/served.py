@@ -15,7 +15,8 @@ from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.models.trained import TrainedTagger
 from aplc.nn.checked import mapped_weights
-from aplc.predict.search import name_tags, predict_documents
+from aplc.predict.decide import Rule
+from aplc.predict.search import decide_documents, name_tags, predict_documents
 from aplc.serve.batcher import Tags
 from aplc.serve.find import LabelSearch
 from aplc.store.folder import load_tagger
@@ -79,12 +80,22 @@ class ServedModel:
             for i in range(len(block))
         ]
 
+    def tag_within(self, texts: list[str], rule: Rule) -> list[Tags]:
+        """`tag` with the labels that a rule's schemes and branches leave; `AplcError` for unknown ones."""
+        tagger = self.tagger
+        return [tags for _, block in decide_documents(tagger, map(Document, texts), rule) for tags in block]
+
+    def named(self, label: str) -> dict[str, str]:
+        """A label, and what the vocabulary calls it where that differs."""
+        name = self.tagger.vocabulary.name_of(label) if self.tagger.vocabulary else label
+        return {"label": label} if name == label else {"label": label, "name": name}
+
     def answer(self, tags: Tags, threshold: float) -> dict[str, Any]:
         """The answer for one text, as `schema.Tagged` describes it."""
         ids = self.tagger.labels.index
         return {
             "tags": [
-                {"label": label, "probability": round(p, 6), "cluster": self.tagger.cluster_name(ids[label])}
+                {**self.named(label), "probability": round(p, 6), "cluster": self.tagger.cluster_name(ids[label])}
                 for label, p in tags
                 if p >= threshold
             ]
