@@ -254,12 +254,20 @@ def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], w
 
 def say_how(kind: str, screen: Screen) -> None:
     """Say where a model's network computes, and why; and where scores of words would be found faster."""
+    for line in how(kind):
+        screen.say(line)
+
+
+def how(kind: str) -> list[str]:
+    """What `say_how` says."""
+    lines = []
     if KINDS[kind].on_device:
         from aplc.nn.distributed import world
 
-        screen.say(f"device: {world().choice}")
+        lines.append(f"device: {world().choice}")
     if "words" in KINDS[kind].sections:
-        native.tell(screen, "SciPy and NumPy find a text's labels by its words, which takes longer")
+        lines += native.missing("SciPy and NumPy find a text's labels by its words, which takes longer")
+    return lines
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:

@@ -41,11 +41,16 @@ def why_not() -> str | None:
     return str(loaded) if isinstance(loaded, UnusableError) else None
 
 
+def missing(what: str) -> list[str]:
+    """A line where compiled code is missing, and none where it is used. `what` is slower without, and by how much."""
+    return [f"compiled code is not used: {why_not()}; {what}"] if library() is None else []
+
+
 def tell(screen: Screen, what: str) -> None:
-    """Where compiled code is missing, say so, once in a process. `what` is slower without, and by how much."""
+    """Say `missing`, once in a process."""
     global _told  # noqa: PLW0603
-    if library() is None and not _told:
-        screen.say(f"compiled code is not used: {why_not()}; {what}")
+    if not _told and (lines := missing(what)):
+        screen.say(*lines)
         _told = not screen.quiet
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from aplc.models.base import say_device
+from aplc.models.base import how
 from aplc.models.trained import TrainedTagger
 from aplc.serve.batcher import Batcher, Tags
 from aplc.serve.drift import Drift
@@ -88,10 +88,8 @@ class Service:
 
     @property
     def device(self) -> str:
-        """A line on where the model's network computes; empty for a model without one."""
-        lines: list[str] = []
-        say_device(self.model.tagger.model.kind, lines.append)
-        return "".join(lines)
+        """On where the model's network computes, and whether compiled code is missing; empty if there is nothing."""
+        return "\n".join(how(self.model.tagger.model.kind))
 
     async def store(self, model: ServedModel, entry: dict[str, Any], proposed: Tags) -> None:
         """Add time, model and proposals to a correction, and wait until it is on the disk. Raises OSError."""
