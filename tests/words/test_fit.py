@@ -137,13 +137,6 @@ def test_a_damaged_block_is_named(corpus, tmp_path, monkeypatch):
     assert Tagger.from_pretrained(tmp_path / "m").predict("violin opera", top_k=1)[0][0] == "music, classical"
 
 
-def test_learning_on_is_refused_with_what_to_do_instead(trained):
-    tagger = Tagger.from_pretrained(trained)
-    for label in ("animals", "a new one"):
-        with pytest.raises(AplcError, match="train it again"):
-            tagger.partial_fit(["a dog"], [[label]])
-
-
 def test_words_speak_for_and_against_a_label(trained):
     effects = {part.start: part.effect for part in explain(load_tagger(trained), "soup, wheel and rain", "food").parts}
     assert effects[0] > 0 > effects[6]

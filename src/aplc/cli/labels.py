@@ -70,10 +70,7 @@ def add(
     *,
     columns: Columns,
 ) -> None:
-    """Add labels, learned from examples with the encoder frozen; a label without an example starts from its name.
-
-    Not for words models (preset words), which learn all labels at once.
-    """
+    """Add labels, learned from examples without training again; a label without an example starts from its name."""
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.errors import AplcError

@@ -136,8 +136,8 @@ class Kind:
     learn: Deferred | None = None
     """(model, configuration, texts, label ids of each) -> the model after one more pass."""
     add_labels: Deferred | None = None
-    """(model, configuration, texts, new labels of each, weights, number of new labels, advance) -> the larger model,
-    and how probable a new label of few examples is in one that was left out."""
+    """(model, configuration, `Examples`, advance) -> the larger model, and how probable a new label of few examples is
+    in one that was left out, where that is asked."""
     export: Deferred | None = None
     """(model, folder, int8) writes the exported model's files and gives their size."""
     reads: Literal["all", "tokens", "all and tokens"]
@@ -154,14 +154,6 @@ class Kind:
 
 
 _NETWORK = "APLC-XLNet (Ye et al., ICML 2020): an encoder, a hidden layer, and label clusters"
-_RETRAIN = (
-    "a words model learns all its labels at once: train it again with the new documents, "
-    "aplc train CORPUS --preset words --out NEW"
-)
-_RETRAIN_BOTH = (
-    "the words part of the model learns all its labels at once: train it again with the new documents, "
-    "aplc train CORPUS --preset both --out NEW"
-)
 _EXPORTED = "an exported model can't learn; train the model it was exported from, and export that again"
 
 KINDS: dict[str, Kind] = {
@@ -181,10 +173,10 @@ KINDS: dict[str, Kind] = {
         what="A words model: ridge regression on TF-IDF of words and word pairs, scores calibrated label by label",
         sections=("data", "words"),
         training=Training(fit=Deferred("aplc.train.words:fit"), plan=Deferred("aplc.plan.words:plan")),
+        learn=Deferred("aplc.words.later:learn"),
+        add_labels=Deferred("aplc.words.later:add_labels"),
         reads="all",
         cannot={
-            "learn": _RETRAIN,
-            "add_labels": _RETRAIN,
             "export": "a words model can't be exported to ONNX; it needs no GPU and no runtime, so copy its folder",
             "clusters": "a words model has no clusters to compare; choose a preset with a network",
         },
@@ -196,11 +188,11 @@ KINDS: dict[str, Kind] = {
         "label is",
         sections=("data", "model", "clusters", "train", "words"),
         training=Training(fit=Deferred("aplc.train.both:fit"), plan=Deferred("aplc.plan.both:plan")),
+        learn=Deferred("aplc.train.both:learn"),
+        add_labels=Deferred("aplc.train.both:add_labels"),
         reads="all and tokens",
         on_device=True,
         cannot={
-            "learn": _RETRAIN_BOTH,
-            "add_labels": _RETRAIN_BOTH,
             "export": "a model with a words part can't be exported to ONNX; export a network alone "
             "(--set model.kind=network), or copy the folder",
             "clusters": "ablations compare the clusters of a network alone; add --set model.kind=network",

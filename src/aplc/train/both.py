@@ -4,7 +4,8 @@ From the network's first epoch on the folder holds a model that can be used; unt
 alone. `--resume` finds the words there and goes on with the network's newest checkpoint; the blend is learned again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -14,6 +15,7 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.data.batches import by_length
 from aplc.data.cache import blocks
+from aplc.data.examples import Examples
 from aplc.data.source import TrainingData
 from aplc.errors import ModelError
 from aplc.files import read_json
@@ -26,8 +28,10 @@ from aplc.predict.search import DOCUMENTS_AT_ONCE
 from aplc.store.digests import changing
 from aplc.store.folder import load_tagger, lost_files
 from aplc.store.safety import CONFIG
+from aplc.train import update
 from aplc.train.network import Tokens, encoder_to_train, fit_network
 from aplc.train.run_folder import RunFolder
+from aplc.words import later
 from aplc.words import model as words_models
 from aplc.words.blocks import FOLDER, Blocks
 from aplc.words.fit import fit_words
@@ -119,3 +123,20 @@ def pairs_of(
     row, label = np.repeat(np.arange(len(best)), list(map(len, best))), np.concatenate(best)
     hit = np.concatenate([np.isin(own, true) for own, true in zip(best, truth, strict=True)])
     return document_B[row], label, words_BL[row, label], network_BL[row, label], hit
+
+
+def add_labels(
+    model: BothModel, config: Config, examples: Examples, advance: Callable[[int], None]
+) -> tuple[BothModel, dict[int, float]]:
+    """Both parts, with more labels in the words part: the network has nothing to say of them."""
+    words, left_out = later.add_labels(model.words, config, examples, advance)
+    more = Blend.of_words_alone(len(examples.names))
+    blend = Blend(np.concatenate([model.blend.curve_3L, more.curve_3L], 1))
+    return replace(model, words=words, blend=blend), left_out
+
+
+def learn(model: BothModel, config: Config, texts: list[str], truth: Sequence[Sequence[int]]) -> BothModel:
+    """Both parts after more documents: one gentle pass of the network over the labels it knows, and the words."""
+    known = [[label for label in own if label < model.network.n_labels] for own in truth]
+    network = update.learn(model.network, config, texts, known)
+    return replace(model, words=later.learn(model.words, config, texts, truth), network=network)

@@ -11,11 +11,13 @@ Shapes: N examples, D hidden width, L new labels, C new labels of a block.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from aplc.config import Config
 from aplc.data.batches import by_length
+from aplc.data.examples import Examples
 from aplc.errors import CorpusError
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import Encoder
@@ -25,6 +27,8 @@ PENALTY = 1.0
 LEARNED_AT_ONCE = 512
 """New labels learned at a time."""
 ITERATIONS = 100
+LEAST_OTHERS = 1_000
+"""Where there are fewer, names of the model's other labels stand in for documents about something else."""
 FEW, REFITS = 10, 100
 """Labels of at most `FEW` examples are learned once more without each of them, in at most `REFITS` regressions."""
 
@@ -32,21 +36,29 @@ Advance = Callable[[int], None]
 
 
 def add_labels(
-    model: TaggingModel,
-    config: Config,
-    texts: list[str],
-    truth: Sequence[Sequence[int]],
-    weights: Sequence[float],
-    n_new: int,
-    advance: Advance,
+    model: TaggingModel, config: Config, examples: Examples, advance: Advance
 ) -> tuple[TaggingModel, dict[int, float]]:
-    """The network with `n_new` more labels; `truth` has each text's new labels, from 0 on.
+    """The network with more labels.
 
     Also, for labels of few examples, the mean probability that an example would get had it not been among them.
     """
+    texts, truth, weights = _with_names(examples)
+    n_new = len(examples.names)
     hidden_ND, weight_N = _represent(model, texts, advance), torch.tensor(weights)
     weight_LD, bias_L = regress(hidden_ND, truth, weight_N, n_new)
     return _extended(config, model, weight_LD, bias_L), leave_one_out(hidden_ND, truth, weight_N, n_new)
+
+
+def _with_names(examples: Examples) -> tuple[list[str], list[list[int]], list[float]]:
+    """Texts, labels and weights: a name is one more example of its label."""
+    texts, truth = [*examples.texts, *examples.names], [*examples.truth, *([j] for j in range(len(examples.names)))]
+    labels, n_others = examples.labels, sum(not row for row in truth)
+    others = []
+    if n_others < LEAST_OTHERS:
+        used = [name for name, active in zip(labels.names, labels.active, strict=True) if active]
+        others = [used[i] for i in np.random.default_rng(0).permutation(len(used))[: LEAST_OTHERS - n_others]]
+    ones = [1.0] * (len(examples.names) + len(others))
+    return [*texts, *others], [*truth, *([] for _ in others)], [*examples.weights, *ones]
 
 
 def leave_one_out(

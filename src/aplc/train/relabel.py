@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from aplc.data.examples import Examples
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.reservoir import Reservoir
@@ -22,8 +23,6 @@ from aplc.predict.decide import find_labels, unknown
 
 MAX_OTHERS = 20_000
 """Documents without a new label that are used, drawn at random: beyond that they add time, and little else."""
-LEAST_OTHERS = 1_000
-"""Where there are fewer, names of the model's other labels stand in for documents about something else."""
 REPORTED, UNSURE = 5, 0.5
 """At most `REPORTED` labels are named whose examples, left out, are less probable than `UNSURE`."""
 
@@ -40,26 +39,16 @@ def add_labels(
 ) -> TrainedTagger:
     """The model with labels it did not have, learned from documents that carry them and from others that don't.
 
-    A label without an example starts from its name, as if it were a text. `advance` is called after each
-    document encoded, `say` with labels that have too few examples to be found.
+    A label without an example starts from its name. `advance` is called as the work goes on, `say` with labels that
+    have too few examples to be found.
     """
     enlarge = function_for(trained.model.kind, "add_labels")
     names = list(dict.fromkeys(names))
     _check_new(trained.labels, names)
     place = {name: j for j, name in enumerate(names)}
     texts, truth, weights, counts = _examples(documents, place)
-    for name in names:  # a name is one more example of its label
-        texts.append(name)
-        truth.append([place[name]])
-        weights.append(1.0)
-    n_others = sum(not row for row in truth)
-    if n_others < LEAST_OTHERS:
-        used = [name for name, active in zip(trained.labels.names, trained.labels.active, strict=True) if active]
-        drawn = np.random.default_rng(0).permutation(len(used))[: LEAST_OTHERS - n_others]
-        texts += [used[i] for i in drawn]
-        truth += [[] for _ in drawn]
-        weights += [1.0] * len(drawn)
-    model, left_out = enlarge(trained.model, trained.config, texts, truth, weights, len(names), advance)
+    examples = Examples(names, texts, truth, weights, trained.labels, trained.n_documents)
+    model, left_out = enlarge(trained.model, trained.config, examples, advance)
     for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
         if counts[j] and probability < UNSURE:
             say(

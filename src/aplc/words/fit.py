@@ -23,7 +23,7 @@ from aplc.words.blocks import Blocks
 from aplc.words.curves import Curves, Floats, Scored, n_left_out
 from aplc.words.index import Index, rising
 from aplc.words.model import WordFeatures, WordsModel
-from aplc.words.names import MENTION, Known, Names, learn_worth
+from aplc.words.names import MENTION, Known, Names, learn_worth, mention_worth
 from aplc.words.names import VERSION as NAMES_VERSION
 from aplc.words.penalty import choose_ridge
 from aplc.words.reviewed import Reviewed
@@ -84,10 +84,12 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:.0f} a label; "
         f"{len(curves.own):,} labels have curves of their own"
     )
-    worth_3L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
-    if worth_3L is None:
-        names, worth_3L = Names.of([]), np.zeros((3, n_labels), dtype=np.float32)
-    elif mentions_NL.nnz:
+    learned_16, known_L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
+    worth_3L = np.zeros((3, n_labels), dtype=np.float32)
+    if not len(learned_16):
+        names = Names.of([])
+    else:
+        worth_3L = mention_worth(learned_16, known_L)
         right = (mentions_NL * y_NL).nnz / mentions_NL.nnz
         screen.say(
             f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "
@@ -95,7 +97,9 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         )
     bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
     curve_3L = np.ascontiguousarray(curve_L3.T)
-    return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen)
+    hold_V = (np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]) + ridge).astype(np.float32)
+    later = hold_V, learned_16, prune
+    return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
 
 
 def _encoded(data: TrainingData, encode: Encode, dtype: np.dtype, name: str, screen: Screen) -> DocumentCache:
@@ -138,8 +142,8 @@ def learn_names(
     n_seen: int,
     *,
     direct: bool,
-) -> Floats | None:
-    """How much a mention is worth, (3, L), from what left-out documents mention; None if that says too little.
+) -> tuple[Floats, Known]:
+    """How much a mention is worth, from what left-out documents mention (`learn_worth`), and what is known of labels.
 
     A document must not know its own labels. With leave-one-out scores (`direct`), it is taken out of what is known of
     the labels it mentions; else documents that were left out for good are not in it at all.
@@ -165,7 +169,7 @@ def learn_names(
         of_mention = Known(scored.n, rest.right[label], rest.wrong[label])
     z = np.where(scored.n > 0, rising(scored.score, curve_L3[label].T), 0)
     place = np.asarray(mentions_NL[learn_from][scored.document, label]).ravel()
-    return learn_worth(of_mention, z, place, hit, whole)
+    return learn_worth(of_mention, z, place, hit), whole
 
 
 def read_reviewed(

@@ -35,16 +35,17 @@ class Index:
     n_labels: int
 
     @classmethod
-    def of(cls, weight_VL: sparse.csr_array) -> Self:
-        scale = np.float32(np.abs(weight_VL.data).max(initial=1e-9) / LARGEST)
-        weight = np.rint(weight_VL.data / scale).astype(np.int16)
+    def of(cls, weight_VL: sparse.csr_array, scale: np.float32 | None = None) -> Self:
+        """A given `scale`, that of another index, keeps its weights to the bit; larger ones are cut."""
+        scale = scale or np.float32(np.abs(weight_VL.data).max(initial=1e-9) / LARGEST)
+        weight = np.clip(np.rint(weight_VL.data / scale), -LARGEST, LARGEST).astype(np.int16)
         start, label = weight_VL.indptr.astype(np.int64), weight_VL.indices.astype(np.int32)
         return cls(start, label, weight, scale, weight_VL.shape[1])
 
     def logits(self, batch: sparse.csr_array, bias_L: Floats, curve_3L: Floats) -> Floats:
         """(B, L): the documents' scores, weights times words and a bias, through each label's curve."""
         if native.library() is None:
-            return rising((batch @ self._matrix).toarray() + bias_L, curve_3L)
+            return rising((batch @ self.matrix).toarray() + bias_L, curve_3L)
         curve_5L = np.concatenate([curve_3L, _ends(curve_3L)]).astype(np.float32)
         found = native.logits(batch, self.start, self.label, self.weight, self.scale, bias_L, curve_5L)
         if found is None:
@@ -52,7 +53,8 @@ class Index:
         return found
 
     @cached_property
-    def _matrix(self) -> sparse.csr_array:
+    def matrix(self) -> sparse.csr_array:
+        """The weights, (V, L)."""
         if len(self.label) and not (self.label.min() >= 0 and self.label.max() < self.n_labels):
             raise ModelError(_DAMAGED)
         weight = self.weight * self.scale

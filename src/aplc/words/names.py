@@ -94,8 +94,12 @@ class Names:
         kept = sorted((label, parts) for label, parts in found if parts)
         label = np.array([label for label, _ in kept], dtype=np.int32)
         size_K = np.array([len(parts) for _, parts in kept], dtype=np.int64)
-        flat = np.array([part for _, parts in kept for part in parts], dtype=np.int64)
-        stem, part = np.unique(flat, return_inverse=True)
+        return cls._build(label, size_K, np.array([part for _, parts in kept for part in parts], dtype=np.int64))
+
+    @classmethod
+    def _build(cls, label: NDArray[np.int32], size_K: NDArray[np.int64], hashes: NDArray[np.int64]) -> Self:
+        """From every name's label, its number of stems, and the stems of all names."""
+        stem, part = np.unique(hashes, return_inverse=True)
         if not len(label):
             return cls(stem, np.zeros(1, np.int64), np.zeros(1, np.int64), part.astype(np.int32), label)
         name = np.repeat(np.arange(len(size_K)), size_K)
@@ -106,6 +110,12 @@ class Names:
         ends = np.concatenate([[0], np.cumsum(size_K[order])])
         first = np.searchsorted(rarest[order], np.arange(len(stem) + 1))
         return cls(stem, first, ends, part[_spans(start[order], size_K[order])].astype(np.int32), label[order])
+
+    def joined(self, others: "Names", n_labels: int) -> Self:
+        """With the names of labels behind these, of which there are `n_labels`."""
+        label = np.concatenate([self.label, others.label + np.int32(n_labels)])
+        size_K = np.concatenate([np.diff(self.start), np.diff(others.start)])
+        return self._build(label, size_K, np.concatenate([self.stem[self.part], others.stem[others.part]]))
 
     def mentions(self, documents: Sequence[Sequence[str]], n_labels: int) -> Mentions:
         """The labels that texts mention, from their words."""
@@ -167,17 +177,22 @@ class Known(NamedTuple):
         )
 
 
-def learn_worth(known: Known, z: Floats, place: Floats, hit: NDArray[np.bool_], labels: Known) -> Floats | None:
-    """a, b and c of every label, (3, L), from mentions; None if these are too few.
+def learn_worth(known: Known, z: Floats, place: Floats, hit: NDArray[np.bool_]) -> Floats:
+    """The 16 numbers, from mentions; none if these are too few.
 
     `z` is what the words say of a mention's label: without documents it must be 0.
     """
     if min(hit.sum(), (~hit).sum()) < LEAST:
-        return None
+        return np.zeros(0, dtype=np.float32)
     sides = [np.ones_like(z), z, place]
     x = np.concatenate([part * side[:, None] for part, side in zip(known.columns(), sides, strict=True)], 1)
-    learned = np.split(regress(x, hit, offset=z, penalty=PENALTY), [9, 12])
-    a_L, b_L, c_L = (part @ numbers for part, numbers in zip(labels.columns(), learned, strict=True))
+    return regress(x, hit, offset=z, penalty=PENALTY).astype(np.float32)
+
+
+def mention_worth(learned: Floats, labels: Known) -> NDArray[np.float32]:
+    """a, b and c of every label, (3, L)."""
+    numbers = np.split(learned.astype(np.float64), [9, 12])
+    a_L, b_L, c_L = (part @ own for part, own in zip(labels.columns(), numbers, strict=True))
     return np.stack([a_L, np.where(labels.n > 0, np.maximum(b_L + 1, 0), 0), c_L]).astype(np.float32)
 
 
