@@ -14,7 +14,12 @@ demo: .venv/.core  ## train words and a network on 24,000 PubMed citations, scor
 	$(BIN)/aplc train demo/corpus --preset tiny --set model.kind=both --out demo/model
 	$(BIN)/aplc evaluate demo/model demo/corpus --examples 3
 
+native:  ## compile src/aplc/native in place, as make install does; needs cmake
+	cmake -S src/aplc/native -B build/native
+	cmake --build build/native
+
 test: .venv/.test  ## run the tests
+	@test -n "$$APLC_NATIVE" || $(BIN)/python -c 'import sys; from aplc.native import why_not; sys.exit(why_not() and f"make test: compiled code is not used: {why_not()}; with APLC_NATIVE=0 what takes its place is tested alone")'
 	$(BIN)/python -m pytest
 
 check: .venv/.check  ## lint, formatting, types, and the direction of imports
@@ -36,10 +41,25 @@ gpu-check: .venv/.core  ## what runs on a GPU, beside the CPU: ten minutes, and 
 	@test -f demo/abstracts/train.jsonl || $(BIN)/aplc data pubmed-mesh --abstracts-only --out demo/abstracts
 	$(BIN)/python bench/gpu_check.py demo/abstracts $(GPU_CHECK)
 
-clean:  ## remove the environment and the demo's files
-	rm -rf .venv demo
+sanitize: .venv/.test  ## twelve thousand random and hostile inputs under AddressSanitizer and UndefinedBehaviorSanitizer; needs gcc
+	cmake -S src/aplc/native -B build/sanitize -DSANITIZE=ON -DCMAKE_C_COMPILER=gcc
+	cmake --build build/sanitize
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	    $(BIN)/python tests/native/hostile.py --cases 12000 --library build/sanitize/_native.so
 
-.venv/.core: pyproject.toml constraints.txt
+wheel: .venv/.release  ## build dist/: the sdist, and from it a wheel for this platform that auditwheel has checked
+	rm -rf dist build/wheel
+	$(BIN)/python -m build --outdir build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist build/wheel/*.whl
+	cp build/wheel/*.tar.gz dist/
+
+release-check: wheel  ## install sdist and wheel into empty environments outside the clone, and use them; about five minutes
+	$(BIN)/python .ci/release_check.py dist
+
+clean:  ## remove the environment and the demo's files
+	rm -rf .venv demo build dist src/aplc/native/_native.so
+
+.venv/.core: pyproject.toml constraints.txt $(wildcard src/aplc/native/*.[ch] src/aplc/native/CMakeLists.txt)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aplc needs Python 3.11 or later; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing aplc into .venv"
@@ -51,10 +71,15 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[test]'
 	@touch $@
 
+.venv/.release: .venv/.core
+	@echo "installing what releases need"
+	@$(PIP) -e '.[release]'
+	@touch $@
+
 .venv/.check: .venv/.test
 	@echo "installing what the checks need"
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help install demo test check bench bench-peers gpu-check clean
+.PHONY: help install demo native test check bench bench-peers gpu-check sanitize wheel release-check clean
 .DEFAULT_GOAL := help

@@ -1,8 +1,19 @@
 """Exceptions a caller may want to catch. Each is also the standard one it specialises."""
 
-from sklearn.exceptions import NotFittedError
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sklearn.exceptions import NotFittedError
 
 __all__ = ["AplcError", "CorpusError", "ModelError", "NotFittedError", "RunError"]
+
+
+def __getattr__(name: str) -> object:
+    if name == "NotFittedError":  # scikit-learn takes a second to import; `aplc --help` should not
+        from sklearn.exceptions import NotFittedError
+
+        return NotFittedError
+    raise AttributeError(f"module 'aplc.errors' has no attribute {name!r}")
 
 
 class AplcError(ValueError):

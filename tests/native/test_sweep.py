@@ -4,19 +4,12 @@ import pytest
 import torch
 
 from aplc import native
+from aplc.native import loader
 from aplc.nn import fused
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.fused import Inputs, KeptGradients, Settings
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason="needs a C compiler with OpenMP")
-
-
-@pytest.fixture
-def cold():
-    """The library as a new process finds it."""
-    native.library.cache_clear()
-    yield
-    native.library.cache_clear()
+pytestmark = pytest.mark.skipif(native.library() is None, reason="compiled code is not used: see aplc info")
 
 
 def make(n_labels, n_rows, width, *, tail, bias, n_positives, n_roots=0):
@@ -122,22 +115,33 @@ def test_the_default_dtype_does_not_matter():
         torch.set_default_dtype(torch.float32)
 
 
-@pytest.mark.parametrize("compiler", ["false", "no-such-compiler", "'open"])
-def test_without_a_compiler_pytorch_does_the_same(compiler, cold, monkeypatch, tmp_path):
+def test_without_it_pytorch_does_the_same(monkeypatch):
     torch.manual_seed(0)
     layer, hidden, labels = LabelClusters(16, [20], 40), torch.randn(3, 16), torch.tensor([[1], [25], [3]])
     expected = layer(hidden, labels)
-    native.library.cache_clear()
-    monkeypatch.setenv("CC", compiler)
-    monkeypatch.setenv("APLC_CACHE", str(tmp_path))
-    assert native.library() is None
+    monkeypatch.setattr(native, "library", lambda: None)
     torch.testing.assert_close(layer(hidden, labels), expected, rtol=1e-6, atol=0)
 
 
-def test_it_is_compiled_once(cold, monkeypatch, tmp_path):
-    monkeypatch.setenv("APLC_CACHE", str(tmp_path))
-    assert native.library() is not None
-    native.library.cache_clear()
-    monkeypatch.setattr(native.subprocess, "run", lambda *args, **options: pytest.fail("compiled again"))
-    assert native.library() is not None
-    assert len(list((tmp_path / "native").iterdir())) == 1
+@pytest.mark.parametrize("vector", native.found().variants if native.library() else [])
+def test_every_vector_code_gives_the_same_to_rounding(vector, monkeypatch):
+    chosen = loader.load(loader.PATH, vector)
+    monkeypatch.setattr(native, "library", lambda: chosen)
+    assert_twins(make(500, 17, 37, tail=True, bias=True, n_positives=60), 500)
+
+
+def test_what_python_gets_wrong_is_refused():
+    inputs = make(50, 4, 16, tail=True, bias=True, n_positives=6)
+    for field, wrong in [
+        ("rows", inputs.rows.double()),
+        ("rows", inputs.rows[:, :8].contiguous()),
+        ("weight", inputs.weight[:40].contiguous()),
+        ("bias", inputs.bias[:49]),
+        ("row_weight", inputs.row_weight.float()),
+        ("label", inputs.label.flip(0)),
+        ("label", inputs.label + 50),
+        ("row", inputs.row - 4),
+        ("row", inputs.row.int()),
+    ]:
+        with pytest.raises(ValueError, match=r"weight|rows|bias|label|row"):
+            run(fused.native_sweep, inputs._replace(**{field: wrong}), 50)

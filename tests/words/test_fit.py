@@ -45,11 +45,13 @@ def test_it_learns_and_tags_a_text_alone_as_in_a_batch(trained, corpus):
     assert alone == together[0]
 
 
-def test_a_missing_compiler_is_reported(corpus, tmp_path, monkeypatch):
+def test_missing_compiled_code_is_reported(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(fit_module.native, "library", lambda: None)
+    monkeypatch.setattr(fit_module.native, "_told", False)
     screen = Recorder()
     fit(corpus, tmp_path / "m", screen=screen)
-    assert "no C compiler: SciPy multiplies" in screen.text
+    assert "compiled code is not used" in screen.text
+    assert "SciPy multiplies sparse matrices" in screen.text
 
 
 def test_more_documents_than_one_inverse_takes(corpus, tmp_path):

@@ -56,7 +56,7 @@ def test_neighbours_share_most_rare_words(corpus):
         assert sorted(near.document[start:stop]) == sorted(neighbourhood(rare, own, 15))
 
 
-@pytest.mark.skipif(native.library() is None, reason="needs a C compiler with OpenMP")
+@pytest.mark.skipif(native.library() is None, reason="compiled code is not used: see aplc info")
 def test_of_equal_neighbours_the_first_are_chosen():
     x = sparse.csr_array(np.ones((10, 1), dtype=np.float32))
     own = sparse.csr_array(np.eye(10, dtype=np.float32)[[4, 9]])

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from aplc.cli import corpora, labels, reviews, training, using
+from aplc.cli import corpora, labels, machine, reviews, training, using
 from aplc.errors import AplcError
 from aplc.machine import n_processes
 from aplc.version import __version__
@@ -29,6 +29,7 @@ for command in (
     *(corpora.data, corpora.encoder, corpora.convert, corpora.split, corpora.inspect),
     *(training.plan, training.pretrain, training.train),
     *(using.evaluate, using.compare, training.ablate, using.predict, reviews.review, using.export, using.serve),
+    machine.info,
 ):
     app.command()(command)
 

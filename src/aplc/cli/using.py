@@ -61,7 +61,7 @@ def evaluate(
     from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
-    from aplc.models.base import say_device
+    from aplc.models.base import say_device, tell_speed
     from aplc.store.card import read_evaluation
     from aplc.store.folder import load_tagger, save_card
     from aplc.store.safety import EVALUATION
@@ -83,6 +83,7 @@ def evaluate(
         drawn = max(examples, EXAMPLES if report else 0)
         trained = load_tagger(model)
         say_device(trained.model.kind, screen.say)
+        tell_speed(trained.model.kind, screen)
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
@@ -191,7 +192,7 @@ def predict(
     from aplc.console import Screen
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
-    from aplc.models.base import say_device
+    from aplc.models.base import say_device, tell_speed
     from aplc.predict.decide import Decision, Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.predict.writers import check_kept
@@ -215,6 +216,7 @@ def predict(
     )
     trained, screen = load_tagger(model), Screen()
     say_device(trained.model.kind, screen.say)
+    tell_speed(trained.model.kind, screen)
     if precision is not None and trained.calibration:
         chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
         found = trained.calibration.recall_at(chosen)

@@ -16,7 +16,9 @@ from typing import Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from aplc import native
 from aplc.config import Config
+from aplc.console import Screen
 from aplc.errors import ModelError
 
 Ability = Literal["learn", "add_labels", "export", "distribute", "clusters"]
@@ -253,6 +255,12 @@ def say_device(kind: str, say: Callable[[str], None]) -> None:
         from aplc.nn.distributed import world
 
         say(f"device: {world().choice}")
+
+
+def tell_speed(kind: str, screen: Screen) -> None:
+    """Say where a model would tag faster with compiled code: only scores of words are computed by it."""
+    if "words" in KINDS[kind].sections:
+        native.tell(screen, "SciPy and NumPy find a text's labels by its words, which takes longer")
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:

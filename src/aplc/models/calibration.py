@@ -19,7 +19,6 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.isotonic import IsotonicRegression
 
 from aplc.errors import AplcError, ModelError
 from aplc.files import read_json, write_json
@@ -217,6 +216,8 @@ def _knots(probs: Floats, hit: Bools) -> tuple[tuple[float, float], ...]:
         return ends
     order = np.argsort(probs, kind="stable")
     x, y = probs[order], hit[order].astype(np.float64)
+    from sklearn.isotonic import IsotonicRegression  # takes a second, and predicting does not need it
+
     steps = IsotonicRegression().fit_transform(x, y)
     starts = [0]
     for start in [*np.flatnonzero(np.diff(steps) > 0) + 1, len(x)]:

@@ -1,193 +1,150 @@
-"""C code of ours, compiled by this machine's own compiler at first use, and kept in the cache.
+"""C code of ours for CPUs, compiled when the package is built, and checks of all that is passed to it.
 
-On a CPU in float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of
-SciPy's sparse product (`words/systems.py`), local.c that of a loop over rare labels (`words/local.py`), score.c that of
+In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
+sparse products (`words/systems.py`), local.c that of a loop over rare labels (`words/local.py`), score.c that of
 SciPy's and NumPy's way to a document's best labels (`words/index.py`). Those are the reference, and are used for
-everything else: GPUs, other types, machines without a compiler.
+everything else: GPUs, other types, machines for which nothing was compiled.
+
+Wrong types and shapes are refused here, with ValueError; wrong indices by the C code, where it meets them.
 """
 
 import ctypes
-import os
-import platform
-import shlex
-import subprocess
+from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy import sparse
-from torch import Tensor
 
-from aplc.files import cache_root, cached, digest
+from aplc.console import Screen
+from aplc.native import loader
+from aplc.native.loader import NO_MEMORY, OUT_OF_RANGE, Library, UnusableError, found, threads
 
-SOURCES = [Path(__file__).with_name(name) for name in ("sweep.c", "product.c", "local.c", "score.c")]
-FLAGS = ["-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-fopenmp"]
+if TYPE_CHECKING:  # words models predict without torch
+    from torch import Tensor
+
 LEAST_WORK = 2**21
 """Multiplications for which one more thread pays off."""
 
-_SIZES = ["n_labels", "n_rows", "width", "n_positives"]
-_TENSORS = [
-    *["weight", "bias", "rows", "row_weight", "root", "label", "row"],
-    *["loss", "grad_weight", "grad_bias", "grad_rows", "grad_root"],
-]
+_told = False
 
 
-class _Sweep(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in _SIZES] + [(name, ctypes.c_void_p) for name in _TENSORS]
+def library() -> Library | None:
+    """None where PyTorch, SciPy and NumPy have to do it."""
+    return loader.library()
 
 
-class _Product(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("n_rows", "width")] + [
-        (name, ctypes.c_void_p) for name in ("start", "column", "value", "dense", "out")
-    ]
+def why_not() -> str | None:
+    """Why compiled code is not used; None where it is."""
+    loaded = found()
+    return str(loaded) if isinstance(loaded, UnusableError) else None
 
 
-class _Rows(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_void_p) for name in ("start", "column", "value")]
+def tell(screen: Screen, what: str) -> None:
+    """Where compiled code is missing, say so, once in a process. `what` is slower without, and by how much."""
+    global _told  # noqa: PLW0603
+    if library() is None and not _told:
+        screen.say(f"compiled code is not used: {why_not()}; {what}")
+        _told = not screen.quiet
 
 
-class _Choice(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_labels", "n_documents", "n_words", "most")),
-        *((name, _Rows) for name in ("by_document", "by_word")),
-        *((name, ctypes.c_void_p) for name in ("own_start", "own", "place", "document", "count")),
-    ]
-
-
-class _Neighbourhoods(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_labels", "n_columns")),
-        ("rows", _Rows),
-        *((name, ctypes.c_void_p) for name in ("start", "document", "in", "out")),
-    ]
-
-
-class _Weights(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_labels", "n_columns")),
-        ("rows", _Rows),
-        *((name, ctypes.c_void_p) for name in ("start", "document", "number", "share", "less")),
-        ("least", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("out_start", "word", "weight")),
-    ]
-
-
-class _Cross(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_rows", "width")),
-        *((name, _Rows) for name in ("first", "second")),
-        ("out", ctypes.c_void_p),
-    ]
-
-
-class _Logits(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_documents", "n_words", "n_labels", "n_weights")),
-        ("documents", _Rows),
-        *((name, ctypes.c_void_p) for name in ("word_start", "label", "weight")),
-        ("scale", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in ("bias", "curve", "out")),
-    ]
-
-
-class _Best(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int64) for name in ("n_rows", "n_columns", "k")),
-        *((name, ctypes.c_void_p) for name in ("value", "column")),
-    ]
-
-
-@cache
-def library() -> ctypes.CDLL | None:
-    """None where there is no compiler, or none that can. The cache should be its owner's alone: it holds code."""
-    try:
-        compiler = shlex.split(os.environ.get("CC") or "cc")
-        code = [source.read_text("utf-8") for source in SOURCES]
-        folder = cache_root() / "native" / digest(*code, FLAGS, compiler, _processor())
-        return ctypes.CDLL(str(cached(folder, lambda temporary: _compile(compiler, temporary)) / "native.so"))
-    except (OSError, RuntimeError, ValueError, subprocess.CalledProcessError):
-        return None
-
-
-def _compile(compiler: list[str], folder: Path) -> None:
-    command = [*compiler, *FLAGS, "-o", str(folder / "native.so"), *map(str, SOURCES), "-lm"]
-    subprocess.run(command, check=True, capture_output=True)
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a cache may be shared by machines that differ."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
-        return next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        return f"{platform.machine()} {platform.processor()}"
-
-
-def sweep(sizes: tuple[int, int, int, int], *tensors: Tensor | None) -> None:
-    """The sweep over a cluster, with PyTorch's number of threads at most. Arguments are those of `Sweep` in sweep.c.
+def sweep(
+    sizes: tuple[int, int, int, int],
+    weight: "Tensor",
+    bias: "Tensor | None",
+    rows: "Tensor",
+    row_weight: "Tensor",
+    root: "Tensor | None",
+    label: "Tensor",
+    row: "Tensor",
+    loss: "Tensor",
+    grad_weight: "Tensor | None",
+    grad_bias: "Tensor | None",
+    grad_rows: "Tensor",
+    grad_root: "Tensor | None",
+) -> None:
+    """The sweep over a cluster, with PyTorch's number of threads at most. Arguments are those of `Sweep` in native.h.
 
     Tensors are contiguous and on the CPU: float32, ids int64, `row_weight` float64.
     """
-    compiled = library()
-    assert compiled is not None
-    n_labels, n_rows, width, _ = sizes
-    call = _Sweep(*sizes, *(None if x is None else x.data_ptr() for x in tensors))
-    threads = _threads(n_labels * n_rows * width)
-    if compiled.aplc_sweep(ctypes.byref(call), threads):
-        raise MemoryError(f"no memory for {threads} sums of the gradients of {n_rows} x {width} hidden states")
+    n_labels, n_rows, width, n_positives = sizes
+    _require(grad_weight is not None, "no memory for the weights' gradient")
+    _require((bias is None) == (grad_bias is None), "bias and its gradient go together")
+    _require((root is None) == (grad_root is None), "root and its gradient go together")
+    outputs = len(weight)  # in the head, those of other clusters' roots follow
+    _require(min(sizes) >= 0 and outputs >= n_labels, f"{outputs} rows of weights for {n_labels} labels")
+    call = loader.Sweep(
+        *sizes,
+        _tensor("weight", weight, "float32", (outputs, width)),
+        _tensor("bias", bias, "float32", (outputs,)),
+        _tensor("rows", rows, "float32", (n_rows, width)),
+        _tensor("row_weight", row_weight, "float64", (n_rows,)),
+        _tensor("root", root, "float32", (n_rows,)),
+        _tensor("label", label, "int64", (n_positives,)),
+        _tensor("row", row, "int64", (n_positives,)),
+        _tensor("loss", loss, "float32", ()),
+        _tensor("grad_weight", grad_weight, "float32", (outputs, width)),
+        _tensor("grad_bias", grad_bias, "float32", (outputs,)),
+        _tensor("grad_rows", grad_rows, "float32", (n_rows, width)),
+        _tensor("grad_root", grad_root, "float32", (n_rows,)),
+    )
+    n_threads = _threads(n_labels * n_rows * width)
+    memory = f"{n_threads} sums of the gradients of {n_rows} x {width} hidden states"
+    _run("sweep", call, n_threads, memory, "positives are not pairs of a label and a row, sorted by label, each once")
 
 
-def product(x: sparse.csr_array, dense: Tensor, out: Tensor) -> None:
+def product(x: sparse.csr_array, dense: "Tensor", out: "Tensor") -> None:
     """x @ dense, all float32, tensors contiguous, with PyTorch's number of threads at most."""
-    compiled = library()
-    assert compiled is not None
-    assert x.dtype == np.float32
-    for tensor, n_rows in (dense, x.shape[1]), (out, x.shape[0]):
-        assert (tensor.dtype, tensor.device.type) == (torch.float32, "cpu")
-        assert tensor.is_contiguous()
-        assert tensor.shape == (n_rows, dense.shape[1])
-    start, column = x.indptr.astype(np.int64, copy=False), x.indices.astype(np.int32, copy=False)
-    arrays = (start.ctypes.data, column.ctypes.data, x.data.ctypes.data, dense.data_ptr(), out.data_ptr())
-    call = _Product(*out.shape, *arrays)
-    compiled.aplc_product(ctypes.byref(call), _threads(x.nnz * dense.shape[1]))
+    matrix = _Matrix(x)
+    width = dense.shape[1] if dense.dim() == 2 else -1
+    places = (
+        _tensor("dense", dense, "float32", (x.shape[1], width)),
+        _tensor("out", out, "float32", (x.shape[0], width)),
+    )
+    _run("product", loader.Product(matrix.struct, width, *places), _threads(x.nnz * width))
 
 
 class _Matrix:
-    """A sparse matrix in float32 as local.c takes it: a struct, and the arrays it points to."""
+    """A sparse matrix in float32 as C takes it: a struct, and the arrays it points to."""
 
     def __init__(self, x: sparse.csr_array) -> None:
-        assert x.dtype == np.float32
-        self.arrays = x.indptr.astype(np.int64, copy=False), x.indices.astype(np.int32, copy=False), x.data
-        self.struct = _Rows(*(array.ctypes.data for array in self.arrays))
+        _require(sparse.issparse(x) and x.format == "csr" and x.ndim == 2, "not a sparse matrix by rows")
+        _require(max(x.shape) < 2**31, f"a matrix of {x.shape} is too large")
+        self.arrays = np.ascontiguousarray(x.indptr, np.int64), np.ascontiguousarray(x.indices, np.int32), x.data
+        start, column, value = self.arrays
+        places = (
+            _array("indptr", start, np.int64, (x.shape[0] + 1,)),
+            _array("indices", column, np.int32, value.shape),
+            _array("data", value, np.float32, (value.size,)),
+        )
+        self.struct = loader.Rows(*x.shape, len(value), *places)
 
 
 def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
     """x @ y as a dense matrix."""
-    compiled = library()
-    assert compiled is not None
-    assert x.shape[1] == y.shape[0]
+    _require(x.shape[1] == y.shape[0], f"shapes {x.shape} and {y.shape} do not fit")
     first, second, out = _Matrix(x), _Matrix(y), np.empty((x.shape[0], y.shape[1]), dtype=np.float32)
-    call = _Cross(*out.shape, first.struct, second.struct, out.ctypes.data)
-    compiled.aplc_cross(ctypes.byref(call), torch.get_num_threads())
+    _run("cross", loader.Cross(first.struct, second.struct, out.ctypes.data), threads())
     return out
 
 
 def choose(x: sparse.csr_array, by_word: sparse.csr_array, own: sparse.csr_array, most: int) -> tuple[NDArray, NDArray]:
-    """Neighbourhoods of labels from their own documents, (labels, documents): where each begins, and the documents."""
-    compiled = library()
-    assert compiled is not None
-    assert (own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1])
+    """Neighbourhoods of labels from their own documents, (labels, documents): where each begins, and the documents.
+
+    Values are not negative.
+    """
+    _require((own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1]), "documents and words do not fit")
+    _require(most >= 0, f"{most} neighbours")
     rows, columns = _Matrix(x), _Matrix(by_word)
-    own_start, ids = own.indptr.astype(np.int64), own.indices.astype(np.int32)
+    own_start, ids = np.ascontiguousarray(own.indptr, np.int64), np.ascontiguousarray(own.indices, np.int32)
+    is_rising = len(own_start) == own.shape[0] + 1 and own_start[0] >= 0 and bool((np.diff(own_start) >= 0).all())
+    _require(is_rising and own_start[-1] <= len(ids), "the labels' documents are not where they should be")
     place = own_start + most * np.arange(len(own_start))
     document, count = np.empty(place[-1], dtype=np.int32), np.empty(own.shape[0], dtype=np.int64)
     arrays = (array.ctypes.data for array in (own_start, ids, place, document, count))
-    call = _Choice(own.shape[0], *x.shape, most, rows.struct, columns.struct, *arrays)
-    if compiled.aplc_choose(ctypes.byref(call), torch.get_num_threads()):
-        raise MemoryError(f"no memory to choose neighbours among {own.shape[1]:,} documents")
+    call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, *arrays)
+    _run("choose", call, threads(), f"neighbours among {own.shape[1]:,} documents")
     start = np.concatenate([[0], np.cumsum(count)])
     return start, document[np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])]
 
@@ -200,18 +157,16 @@ def local(
     given: NDArray[np.float32],
 ) -> NDArray[np.float32]:
     """A product of local.c over the neighbourhoods that `start` and `document` say."""
-    compiled = library()
-    assert compiled is not None
     rows, n_labels, n_columns = _Matrix(x), len(start) - 1, x.shape[1]
-    expected = (n_labels, n_columns) if what == "spread" else document.shape
-    assert given.shape == expected
-    assert [array.dtype.name for array in (given, start, document)] == ["float32", "int64", "int32"]
     given = np.ascontiguousarray(given)
     out = np.empty((n_labels, n_columns) if what == "gather" else document.shape, dtype=np.float32)
-    arrays = (array.ctypes.data for array in (start, document, given, out))
-    call = _Neighbourhoods(n_labels, n_columns, rows.struct, *arrays)
-    if getattr(compiled, f"aplc_{what}")(ctypes.byref(call), torch.get_num_threads()):
-        raise MemoryError(f"no memory for {n_columns:,} sums of a thread")
+    places = (
+        _array("start", start, np.int64, (max(n_labels, 0) + 1,)),
+        _array("document", document, np.int32, (document.size,)),
+        _array("given", given, np.float32, (n_labels, n_columns) if what == "spread" else document.shape),
+    )
+    call = loader.Neighbourhoods(rows.struct, n_labels, len(document), *places, out.ctypes.data)
+    _run(what, call, threads(), f"{n_columns:,} sums of a thread")
     return out
 
 
@@ -219,23 +174,23 @@ def collect(
     own: sparse.csr_array, x: sparse.csr_array, share: NDArray[np.float32], less: NDArray[np.float32], least: float
 ) -> sparse.csr_array:
     """own @ x, less the outer product of `share` and `less`, without what is smaller than `least`."""
-    compiled = library()
-    assert compiled is not None
-    assert (*own.shape, x.shape[1]) == (len(share), x.shape[0], len(less))
-    rows = _Matrix(x)
-    start, document, number = own.indptr.astype(np.int64), own.indices.astype(np.int32), own.data
-    arrays = [array.ctypes.data for array in (start, document, number, share, less)]
-    assert {number.dtype, share.dtype, less.dtype} == {np.dtype(np.float32)}
-    out_start, word, weight = np.zeros(len(start), dtype=np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+    _require(own.shape[1] == x.shape[0], f"shapes {own.shape} and {x.shape} do not fit")
+    of_label, rows, n_labels = _Matrix(own), _Matrix(x), own.shape[0]
+    taken = (
+        _array("share", share, np.float32, (n_labels,)),
+        _array("less", less, np.float32, (x.shape[1],)),
+    )
+    out_start, word, weight = np.zeros(n_labels + 1, dtype=np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
     for filling in False, True:
         if filling:
             out_start = np.cumsum(out_start)
             word, weight = np.empty(out_start[-1], dtype=np.int32), np.empty(out_start[-1], dtype=np.float32)
-        found = (word.ctypes.data, weight.ctypes.data) if filling else (None, None)
-        call = _Weights(len(share), x.shape[1], rows.struct, *arrays, least, out_start.ctypes.data, *found)
-        if compiled.aplc_collect(ctypes.byref(call), torch.get_num_threads()):
-            raise MemoryError(f"no memory for {x.shape[1]:,} sums of a thread")
-    return sparse.csr_array((weight, word, out_start), shape=(len(share), x.shape[1]))
+        found_places = (word.ctypes.data, weight.ctypes.data) if filling else (None, None)
+        call = loader.Weights(
+            of_label.struct, rows.struct, *taken, least, len(word), out_start.ctypes.data, *found_places
+        )
+        _run("collect", call, threads(), f"{x.shape[1]:,} sums of a thread")
+    return sparse.csr_array((weight, word, out_start), shape=(n_labels, x.shape[1]))
 
 
 def logits(
@@ -249,32 +204,78 @@ def logits(
 ) -> NDArray[np.float32] | None:
     """documents @ weights + bias, bent, from an index of labels by words; None if it points beyond the labels.
 
-    `curve` is (5, labels), as `Logits` in score.c has it.
+    `curve` is (5, labels), as `Logits` in native.h has it.
     """
-    compiled = library()
-    assert compiled is not None
-    arrays = start, label, weight, bias, curve
-    assert [array.dtype.name for array in arrays] == ["int64", "int32", "int16", "float32", "float32"]
-    assert all(array.flags.c_contiguous for array in arrays)
-    assert (len(start), len(label), curve.shape) == (documents.shape[1] + 1, len(weight), (5, len(bias)))
-    rows, out = _Matrix(documents), np.empty((documents.shape[0], len(bias)), dtype=np.float32)
-    places = [array.ctypes.data for array in (*arrays, out)]
-    call = _Logits(*documents.shape, len(bias), len(label), rows.struct, *places[:3], scale, *places[3:])
-    damaged = compiled.aplc_logits(ctypes.byref(call), torch.get_num_threads())
-    return None if damaged else out
+    rows, n_labels = _Matrix(documents), bias.size
+    places = (
+        _array("start", start, np.int64, (documents.shape[1] + 1,)),
+        _array("label", label, np.int32, (label.size,)),
+        _array("weight", weight, np.int16, (label.size,)),
+        scale,
+        _array("bias", bias, np.float32, (n_labels,)),
+        _array("curve", curve, np.float32, (5, n_labels)),
+    )
+    out = np.empty((documents.shape[0], n_labels), dtype=np.float32)
+    call = loader.Logits(rows.struct, n_labels, label.size, *places, out.ctypes.data)
+    return None if _loaded().call("logits", call, threads()) == OUT_OF_RANGE else out
 
 
 def best(x: NDArray[np.float32], k: int) -> NDArray[np.int32]:
     """The k largest of each row, largest first; of equal ones the lower column first."""
-    compiled = library()
-    assert compiled is not None
-    assert x.dtype == np.float32
-    assert 0 < k <= x.shape[1] < 2**31
+    _require(x.ndim == 2 and 0 < k <= x.shape[1] < 2**31, f"the {k} best of a matrix of {x.shape}")
     x, column = np.ascontiguousarray(x), np.empty((len(x), k), dtype=np.int32)
-    call = _Best(*x.shape, k, x.ctypes.data, column.ctypes.data)
-    compiled.aplc_best(ctypes.byref(call), torch.get_num_threads())
+    call = loader.Best(*x.shape, k, _array("x", x, np.float32, x.shape), column.ctypes.data)
+    _run("best", call, threads())
     return column
 
 
+def _loaded() -> Library:
+    loaded = library()
+    if loaded is None:
+        raise RuntimeError(f"compiled code is not used: {why_not()}")
+    return loaded
+
+
+def _run(kernel: str, call: ctypes.Structure, n_threads: int, memory: str = "it", wrong: str = "") -> None:
+    failure = _loaded().call(kernel, call, n_threads)
+    if failure == NO_MEMORY:
+        raise MemoryError(f"no memory for {memory}")
+    if failure == OUT_OF_RANGE:
+        raise ValueError(wrong or "an index of a sparse matrix is out of range, or a value is negative")
+
+
 def _threads(multiplications: int) -> int:
-    return min(torch.get_num_threads(), 1 + multiplications // LEAST_WORK)
+    return min(threads(), 1 + multiplications // LEAST_WORK)
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def _array(name: str, array: NDArray[Any], dtype: type, shape: Sequence[int]) -> int:
+    """Where a NumPy array's numbers are, if it is what C takes it for."""
+    fits = array.dtype == dtype and array.shape == tuple(shape) and array.flags.c_contiguous and array.flags.aligned
+    if not fits:
+        _require(False, f"{name}: {array.dtype} {array.shape} is not a contiguous {np.dtype(dtype)} {tuple(shape)}")
+    return array.ctypes.data
+
+
+def _tensor(name: str, tensor: "Tensor | None", dtype: str, shape: tuple[int, ...]) -> int | None:
+    """The same of a tensor."""
+    if tensor is None:
+        return None
+    kind = _kind(tensor.dtype)
+    if not (tensor.is_cpu and kind == dtype and tensor.shape == shape and tensor.is_contiguous()):
+        where = "the CPU" if tensor.is_cpu else "another device"
+        _require(False, f"{name}: {kind} {tuple(tensor.shape)} on {where} is not a contiguous {dtype} {shape}")
+    address = tensor.data_ptr()
+    if not address and tensor.numel():
+        _require(False, f"{name}: has no memory")
+    return address
+
+
+@cache
+def _kind(dtype: object) -> str:
+    """A type of tensors as NumPy names it."""
+    return str(dtype).removeprefix("torch.")

@@ -3,34 +3,12 @@
  *
  * Labels are shared out among threads; each label is worked on by one, so that the number of threads changes no bit.
  */
-#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct {
-    const int64_t *start; /* a row's entries are start[row] to start[row + 1] */
-    const int32_t *column;
-    const float *value;
-} Rows;
+#include "native.h"
 
-typedef struct {
-    int64_t n_labels, n_documents, n_words, most; /* most: documents beside a label's own */
-    Rows by_document, by_word; /* documents x words, and the same by words */
-    const int64_t *own_start; /* a label's own documents */
-    const int32_t *own;
-    const int64_t *place; /* where a label's neighbourhood begins in `document`: room for its own and `most` more */
-    int32_t *document;
-    int64_t *count; /* documents of each neighbourhood */
-} Choice;
-
-typedef struct {
-    int64_t n_labels, n_columns;
-    Rows rows;
-    const int64_t *start; /* a label's documents are document[start[label]] to document[start[label + 1]] */
-    const int32_t *document;
-    const float *in; /* a number a document, or a row of n_columns a label */
-    float *out; /* the other of the two, or a number a document */
-} Neighbourhoods;
+enum { LABELS_AT_ONCE = 4 };
 
 /* The value of rank k (0 is the largest) of n; their order is changed. */
 static float ranked(float *value, int64_t n, int64_t k) {
@@ -62,31 +40,68 @@ static int rising(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
-/* A label's own documents, then those that share most with the sum of their words; of equal ones the first. */
-static int64_t choose(const Choice *it, int64_t label, float *sum, int32_t *word, float *shared, int32_t *met, float *room) {
-    int32_t *document = it->document + it->place[label];
-    int64_t n_own = it->own_start[label + 1] - it->own_start[label], n_words = 0, n_met = 0, n = 0, left = it->most;
-    const int32_t *own = it->own + it->own_start[label];
-    for (int64_t d = 0; d < n_own; d++)
-        for (int64_t e = it->by_document.start[own[d]]; e < it->by_document.start[own[d] + 1]; e++) {
+typedef struct {
+    const Choice *it;
+    Queue queue;
+} ChoiceWork;
+
+typedef struct { /* a thread's own memory */
+    float *sum, *shared, *room; /* of words; of documents; for ranking */
+    int32_t *word, *met; /* words and documents whose sums are not zero */
+} ChoiceRoom;
+
+/* Adds the words of a label's own documents; how many there are, or -1. Values are not negative, so that only a word
+ * without a place in the list has a sum of zero. */
+static int64_t add_words(const Choice *it, int64_t label, ChoiceRoom *room) {
+    int64_t n_words = 0, first, last;
+    for (int64_t d = it->own_start[label]; d < it->own_start[label + 1]; d++) {
+        if (!entries(&it->by_document, it->own[d], &first, &last)) return -1;
+        for (int64_t e = first; e < last; e++) {
             int32_t w = it->by_document.column[e];
-            if (sum[w] == 0) word[n_words++] = w;
-            sum[w] += it->by_document.value[e];
+            float value = it->by_document.value[e];
+            if (!inside(w, it->by_document.n_columns) || !(value >= 0)) return -1;
+            if (value == 0) continue;
+            if (room->sum[w] == 0) room->word[n_words++] = w;
+            room->sum[w] += value;
         }
-    for (int64_t i = 0; i < n_words; i++) {
-        int32_t w = word[i];
-        for (int64_t e = it->by_word.start[w]; e < it->by_word.start[w + 1]; e++) {
-            int32_t d = it->by_word.column[e];
-            if (shared[d] == 0) met[n_met++] = d;
-            shared[d] += sum[w] * it->by_word.value[e];
-        }
-        sum[w] = 0;
     }
+    return n_words;
+}
+
+/* What each document shares with these words; how many share anything, or -1. */
+static int64_t add_documents(const Choice *it, int64_t n_words, ChoiceRoom *room) {
+    int64_t n_met = 0, first, last;
+    for (int64_t i = 0; i < n_words; i++) {
+        int32_t w = room->word[i];
+        if (!entries(&it->by_word, w, &first, &last)) return -1;
+        for (int64_t e = first; e < last; e++) {
+            int32_t d = it->by_word.column[e];
+            float more = room->sum[w] * it->by_word.value[e];
+            if (!inside(d, it->by_word.n_columns) || !(it->by_word.value[e] >= 0)) return -1;
+            if (!(more > 0)) continue; /* too small for a float */
+            if (room->shared[d] == 0) room->met[n_met++] = d;
+            room->shared[d] += more;
+        }
+        room->sum[w] = 0;
+    }
+    return n_met;
+}
+
+/* A label's own documents, then those that share most with the sum of their words; of equal ones the first. -1 if an
+ * index is out of range. */
+static int64_t choose(const Choice *it, int64_t label, ChoiceRoom *room) {
+    int64_t start = it->own_start[label], n_own = it->own_start[label + 1] - start, n = 0, left = it->most;
+    if (start < 0 || n_own < 0 || start + n_own > it->n_own) return -1;
+    int64_t n_words = add_words(it, label, room), n_met = n_words < 0 ? -1 : add_documents(it, n_words, room);
+    if (n_met < 0) return -1;
+    float *shared = room->shared;
+    const int32_t *own = it->own + start, *met = room->met;
+    int32_t *document = it->document + it->place[label];
     for (int64_t d = 0; d < n_own; d++) shared[own[d]] = 0;
     for (int64_t i = 0; i < n_met; i++)
-        if (shared[met[i]] > 0) room[n++] = shared[met[i]];
-    float least = n > it->most ? ranked(room, n, it->most) : 0; /* what is above it has a place */
-    memcpy(document, own, (size_t)n_own * sizeof *own);
+        if (shared[met[i]] > 0) room->room[n++] = shared[met[i]];
+    float least = n > it->most ? ranked(room->room, n, it->most) : 0; /* what is above it has a place */
+    if (n_own) memcpy(document, own, (size_t)n_own * sizeof *own);
     document += n_own;
     n = 0;
     for (int64_t i = 0; i < n_met; i++)
@@ -94,7 +109,7 @@ static int64_t choose(const Choice *it, int64_t label, float *sum, int32_t *word
     left -= n;
     if (least > 0 && left > 0) {
         int64_t tied = 0;
-        int32_t *ties = word; /* no longer needed; there is room for all documents */
+        int32_t *ties = room->word; /* no longer needed; there is room for all documents */
         for (int64_t i = 0; i < n_met; i++)
             if (shared[met[i]] == least) ties[tied++] = met[i];
         qsort(ties, (size_t)tied, sizeof *ties, rising);
@@ -105,131 +120,196 @@ static int64_t choose(const Choice *it, int64_t label, float *sum, int32_t *word
     return n_own + n;
 }
 
-int aplc_choose(const Choice *it, int threads) {
-    int failed = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        size_t documents = (size_t)it->n_documents, words = (size_t)it->n_words;
-        float *sum = calloc(words + 1, sizeof *sum), *shared = calloc(documents + 1, sizeof *shared);
-        float *room = malloc((documents + 1) * sizeof *room);
-        int32_t *word = malloc((words + documents + 1) * sizeof *word), *met = malloc((documents + 1) * sizeof *met);
-        if (!sum || !shared || !room || !word || !met) {
-#pragma omp atomic write
-            failed = 1;
-        } else {
-#pragma omp for schedule(dynamic, 4) nowait
-            for (int64_t label = 0; label < it->n_labels; label++)
-                it->count[label] = choose(it, label, sum, word, shared, met, room);
-        }
-        free(sum), free(shared), free(room), free(word), free(met);
+static void choose_some(void *given) {
+    ChoiceWork *work = given;
+    size_t documents = (size_t)work->it->by_document.n_rows + 1, words = (size_t)work->it->by_document.n_columns + 1;
+    ChoiceRoom room = {.sum = calloc(words, sizeof(float)), .shared = calloc(documents, sizeof(float)),
+                       .room = malloc(documents * sizeof(float)), .word = malloc((words + documents) * sizeof(int32_t)),
+                       .met = malloc(documents * sizeof(int32_t))};
+    if (!room.sum || !room.shared || !room.room || !room.word || !room.met) {
+        work->queue.failure = NO_MEMORY;
+    } else {
+        for (int64_t first, last; take(&work->queue, &first, &last) && !work->queue.failure;)
+            for (int64_t label = first; label < last && !work->queue.failure; label++) {
+                work->it->count[label] = choose(work->it, label, &room);
+                if (work->it->count[label] < 0) work->queue.failure = OUT_OF_RANGE; /* and its sums are not zero */
+            }
     }
-    return failed;
+    free(room.sum), free(room.shared), free(room.room), free(room.word), free(room.met);
+}
+
+KERNEL(choose)(const Choice *it, Team *team, int threads) {
+    ChoiceWork work = {it, {.end = it->n_labels, .step = LABELS_AT_ONCE}};
+    together(team, threads, choose_some, &work);
+    return work.queue.failure;
+}
+
+INLINE int documents(const Neighbourhoods *it, int64_t label, int64_t *first, int64_t *last) {
+    *first = it->start[label];
+    *last = it->start[label + 1];
+    return *first >= 0 && *last <= it->n_documents;
+}
+
+/* to += number times a document's row. */
+INLINE int add_row(const Rows *rows, int32_t document, float number, float *to) {
+    int64_t first, last;
+    if (!entries(rows, document, &first, &last)) return 0;
+    for (int64_t e = first; e < last; e++) {
+        int32_t column = rows->column[e];
+        if (!inside(column, rows->n_columns)) return 0;
+        to[column] += number * rows->value[e];
+    }
+    return 1;
+}
+
+/* out = a document's row times a dense one. */
+INLINE int times(const Rows *rows, int32_t document, const float *dense, float *out) {
+    int64_t first, last;
+    float sum = 0;
+    if (!entries(rows, document, &first, &last)) return 0;
+    for (int64_t e = first; e < last; e++) {
+        int32_t column = rows->column[e];
+        if (!inside(column, rows->n_columns)) return 0;
+        sum += rows->value[e] * dense[column];
+    }
+    *out = sum;
+    return 1;
+}
+
+static int gather_label(const void *given, int64_t label) {
+    const Neighbourhoods *it = given;
+    int64_t first, last, n_columns = it->rows.n_columns;
+    float *out = it->out + label * n_columns;
+    memset(out, 0, (size_t)n_columns * sizeof *out);
+    if (!documents(it, label, &first, &last)) return 0;
+    for (int64_t d = first; d < last; d++)
+        if (!add_row(&it->rows, it->document[d], it->in[d], out)) return 0;
+    return 1;
 }
 
 /* out[label] = sum of its documents' rows, times a number each. */
-int aplc_gather(const Neighbourhoods *it, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
-    for (int64_t label = 0; label < it->n_labels; label++) {
-        float *out = it->out + label * it->n_columns;
-        memset(out, 0, (size_t)it->n_columns * sizeof *out);
-        for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-            for (int64_t e = it->rows.start[it->document[d]]; e < it->rows.start[it->document[d] + 1]; e++)
-                out[it->rows.column[e]] += it->in[d] * it->rows.value[e];
-    }
-    return 0;
+KERNEL(gather)(const Neighbourhoods *it, Team *team, int threads) {
+    return each(it->n_labels, LABELS_AT_ONCE, gather_label, it, team, threads);
 }
 
-static inline float times(const Rows *rows, int32_t document, const float *dense) {
-    float sum = 0;
-    for (int64_t e = rows->start[document]; e < rows->start[document + 1]; e++)
-        sum += rows->value[e] * dense[rows->column[e]];
-    return sum;
+static int spread_label(const void *given, int64_t label) {
+    const Neighbourhoods *it = given;
+    int64_t first, last;
+    if (!documents(it, label, &first, &last)) return 0;
+    for (int64_t d = first; d < last; d++)
+        if (!times(&it->rows, it->document[d], it->in + label * it->rows.n_columns, it->out + d)) return 0;
+    return 1;
 }
 
 /* out[document] = its row times in[label]. */
-int aplc_spread(const Neighbourhoods *it, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
-    for (int64_t label = 0; label < it->n_labels; label++)
-        for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-            it->out[d] = times(&it->rows, it->document[d], it->in + label * it->n_columns);
-    return 0;
-}
-
-/* out = X X' in for each label, X its documents' rows. */
-int aplc_meet(const Neighbourhoods *it, int threads) {
-    int failed = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        float *sum = calloc((size_t)it->n_columns + 1, sizeof *sum);
-        if (!sum) {
-#pragma omp atomic write
-            failed = 1;
-        } else {
-#pragma omp for schedule(dynamic, 4) nowait
-            for (int64_t label = 0; label < it->n_labels; label++) {
-                const Rows *rows = &it->rows;
-                for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-                    for (int64_t e = rows->start[it->document[d]]; e < rows->start[it->document[d] + 1]; e++)
-                        sum[rows->column[e]] += it->in[d] * rows->value[e];
-                for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-                    it->out[d] = times(rows, it->document[d], sum);
-                for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-                    for (int64_t e = rows->start[it->document[d]]; e < rows->start[it->document[d] + 1]; e++)
-                        sum[rows->column[e]] = 0;
-            }
-        }
-        free(sum);
-    }
-    return failed;
+KERNEL(spread)(const Neighbourhoods *it, Team *team, int threads) {
+    return each(it->n_labels, LABELS_AT_ONCE, spread_label, it, team, threads);
 }
 
 typedef struct {
-    int64_t n_labels, n_columns;
-    Rows rows; /* documents x words */
-    const int64_t *start; /* a label's documents, and a number each */
-    const int32_t *document;
-    const float *number;
-    const float *share, *less; /* share[label] times less[word] is taken off a weight */
-    float least; /* smaller weights are left out */
-    int64_t *out_start; /* if `word` is null, how many weights each label has is left behind it */
+    const Neighbourhoods *it;
+    Queue queue;
+} MeetWork;
+
+/* `sum` is zero before and after. */
+static int meet_label(const Neighbourhoods *it, int64_t label, float *sum) {
+    int64_t first, last, start, stop;
+    if (!documents(it, label, &first, &last)) return 0;
+    for (int64_t d = first; d < last; d++)
+        if (!add_row(&it->rows, it->document[d], it->in[d], sum)) return 0;
+    for (int64_t d = first; d < last; d++)
+        if (!times(&it->rows, it->document[d], sum, it->out + d)) return 0;
+    for (int64_t d = first; d < last; d++) {
+        if (!entries(&it->rows, it->document[d], &start, &stop)) return 0;
+        for (int64_t e = start; e < stop; e++) {
+            int32_t column = it->rows.column[e];
+            if (!inside(column, it->rows.n_columns)) return 0;
+            sum[column] = 0;
+        }
+    }
+    return 1;
+}
+
+static void meet_some(void *given) {
+    MeetWork *work = given;
+    float *sum = calloc((size_t)work->it->rows.n_columns + 1, sizeof *sum);
+    if (!sum) {
+        work->queue.failure = NO_MEMORY;
+        return;
+    }
+    for (int64_t first, last; take(&work->queue, &first, &last);)
+        for (int64_t label = first; label < last; label++)
+            if (!meet_label(work->it, label, sum)) work->queue.failure = OUT_OF_RANGE;
+    free(sum);
+}
+
+/* out = X X' in for each label, X its documents' rows. */
+KERNEL(meet)(const Neighbourhoods *it, Team *team, int threads) {
+    MeetWork work = {it, {.end = it->n_labels, .step = LABELS_AT_ONCE}};
+    together(team, threads, meet_some, &work);
+    return work.queue.failure;
+}
+
+typedef struct {
+    const Weights *it;
+    Queue queue;
+} WeightsWork;
+
+typedef struct { /* a thread's own memory, one of each a word */
+    float *sum;
+    char *seen;
     int32_t *word;
-    float *weight;
-} Weights;
+} WeightsRoom;
+
+static int collect_label(const Weights *it, int64_t label, WeightsRoom *room) {
+    int64_t n = 0, kept = it->word ? it->out_start[label] : 0, first, last, start, stop;
+    const Rows rows = it->rows; /* copies: for all the compiler knows, a char in `seen` may be a part of them */
+    float *sum = room->sum;
+    char *seen = room->seen;
+    int32_t *word = room->word;
+    if (!entries(&it->own, label, &first, &last)) return 0;
+    for (int64_t d = first; d < last; d++) {
+        float number = it->own.value[d];
+        if (!entries(&rows, it->own.column[d], &start, &stop)) return 0;
+        for (int64_t e = start; e < stop; e++) {
+            int32_t w = rows.column[e];
+            if (!inside(w, rows.n_columns)) return 0;
+            if (!seen[w]) seen[w] = 1, word[n++] = w;
+            sum[w] += number * rows.value[e];
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int32_t w = word[i];
+        float weight = sum[w] - it->share[label] * it->less[w];
+        sum[w] = 0, seen[w] = 0;
+        if (!(weight >= it->least || weight <= -it->least)) continue;
+        if (it->word) {
+            if (!inside(kept, it->n_found)) return 0;
+            it->word[kept] = w, it->weight[kept] = weight;
+        }
+        kept++;
+    }
+    if (!it->word) it->out_start[label + 1] = kept;
+    return 1;
+}
+
+static void collect_some(void *given) {
+    WeightsWork *work = given;
+    size_t words = (size_t)work->it->rows.n_columns + 1;
+    WeightsRoom room = {calloc(words, sizeof(float)), calloc(words, 1), malloc(words * sizeof(int32_t))};
+    if (!room.sum || !room.seen || !room.word) {
+        work->queue.failure = NO_MEMORY;
+    } else {
+        for (int64_t first, last; take(&work->queue, &first, &last) && !work->queue.failure;)
+            for (int64_t label = first; label < last && !work->queue.failure; label++)
+                if (!collect_label(work->it, label, &room)) work->queue.failure = OUT_OF_RANGE;
+    }
+    free(room.sum), free(room.seen), free(room.word);
+}
 
 /* Of each label the weights X' number less share times less, if they are not small, for the words of its documents. */
-int aplc_collect(const Weights *it, int threads) {
-    int failed = 0;
-#pragma omp parallel num_threads(threads)
-    {
-        float *sum = calloc((size_t)it->n_columns + 1, sizeof *sum);
-        char *seen = calloc((size_t)it->n_columns + 1, 1);
-        int32_t *word = malloc(((size_t)it->n_columns + 1) * sizeof *word);
-        if (!sum || !seen || !word) {
-#pragma omp atomic write
-            failed = 1;
-        } else {
-#pragma omp for schedule(dynamic, 4) nowait
-            for (int64_t label = 0; label < it->n_labels; label++) {
-                int64_t n = 0, kept = it->word ? it->out_start[label] : 0;
-                for (int64_t d = it->start[label]; d < it->start[label + 1]; d++)
-                    for (int64_t e = it->rows.start[it->document[d]]; e < it->rows.start[it->document[d] + 1]; e++) {
-                        int32_t w = it->rows.column[e];
-                        if (!seen[w]) seen[w] = 1, word[n++] = w;
-                        sum[w] += it->number[d] * it->rows.value[e];
-                    }
-                for (int64_t i = 0; i < n; i++) {
-                    int32_t w = word[i];
-                    float weight = sum[w] - it->share[label] * it->less[w];
-                    if (weight >= it->least || weight <= -it->least) {
-                        if (it->word) it->word[kept] = w, it->weight[kept] = weight;
-                        kept++;
-                    }
-                    sum[w] = 0, seen[w] = 0;
-                }
-                if (!it->word) it->out_start[label + 1] = kept;
-            }
-        }
-        free(sum), free(seen), free(word);
-    }
-    return failed;
+KERNEL(collect)(const Weights *it, Team *team, int threads) {
+    WeightsWork work = {it, {.end = it->own.n_rows, .step = LABELS_AT_ONCE}};
+    together(team, threads, collect_some, &work);
+    return work.queue.failure;
 }

@@ -3,66 +3,61 @@
  * An entry of the sparse matrix asks for a row of the dense one, which comes from main memory: what costs is the wait.
  * So rows are asked for some entries ahead, and columns are taken in panels whose sums stay in the nearest cache.
  */
-#include <stdint.h>
 #include <string.h>
+
+#include "native.h"
 
 enum { PANEL = 128, AHEAD = 4, LINE = 16, SHARE = 64 }; /* LINE: floats of a line of the cache */
 
-typedef struct {
-    int64_t n_rows, width;
-    const int64_t *start; /* a row's entries are start[row] to start[row + 1] */
-    const int32_t *column;
-    const float *value, *dense; /* dense: as many rows as the sparse matrix has columns, x width */
-    float *out; /* n_rows x width */
-} Product;
-
-static inline __attribute__((always_inline)) void multiply(const Product *it, int64_t i, int64_t first, int64_t wide) {
-    const float *dense = it->dense + first;
-    int64_t last = it->start[it->n_rows] - 1;
+INLINE int multiply(const Product *it, int64_t i, int64_t panel, int64_t wide) {
+    const Rows *x = &it->x;
+    const float *dense = it->dense + panel;
+    int64_t first, last;
     float sum[PANEL] = {0};
-    for (int64_t e = it->start[i]; e < it->start[i + 1]; e++) {
-        const float *row = dense + it->column[e] * it->width;
-        const float *later = dense + it->column[e + AHEAD < last ? e + AHEAD : last] * it->width;
-        for (int64_t j = 0; j < wide; j += LINE) __builtin_prefetch(later + j);
-        for (int64_t j = 0; j < wide; j++) sum[j] += it->value[e] * row[j];
+    if (!entries(x, i, &first, &last)) return 0;
+    for (int64_t e = first; e < last; e++) {
+        int64_t later = x->column[e + AHEAD < x->n_entries ? e + AHEAD : e];
+        if (!inside(x->column[e], x->n_columns)) return 0;
+        if (inside(later, x->n_columns))
+            for (int64_t j = 0; j < wide; j += LINE) __builtin_prefetch(dense + later * it->width + j);
+        const float *row = dense + x->column[e] * it->width;
+        for (int64_t j = 0; j < wide; j++) sum[j] += x->value[e] * row[j];
     }
-    memcpy(it->out + i * it->width + first, sum, (size_t)wide * sizeof(float));
+    memcpy(it->out + i * it->width + panel, sum, (size_t)wide * sizeof(float));
+    return 1;
 }
 
-void aplc_product(const Product *it, int threads) {
-#pragma omp parallel num_threads(threads)
-    for (int64_t first = 0; first < it->width; first += PANEL) {
-        int64_t left = it->width - first;
-#pragma omp for schedule(dynamic, SHARE)
-        for (int64_t i = 0; i < it->n_rows; i++) {
-            if (left < PANEL)
-                multiply(it, i, first, left);
-            else
-                multiply(it, i, first, PANEL);
-        }
-    }
+/* Items are rows of the first panel, then of the second, ... */
+static int multiply_item(const void *given, int64_t item) {
+    const Product *it = given;
+    int64_t row = item % it->x.n_rows, panel = item / it->x.n_rows * PANEL, left = it->width - panel;
+    return left < PANEL ? multiply(it, row, panel, left) : multiply(it, row, panel, PANEL);
 }
 
-typedef struct {
-    int64_t n_rows, width;
-    const int64_t *start; /* n_rows of the first matrix */
-    const int32_t *column;
-    const float *value;
-    const int64_t *other_start; /* the second one, `width` columns */
-    const int32_t *other_column;
-    const float *other_value;
-    float *out; /* n_rows x width, dense */
-} Cross;
+KERNEL(product)(const Product *it, Team *team, int threads) {
+    int64_t panels = (it->width + PANEL - 1) / PANEL;
+    return each(panels * it->x.n_rows, SHARE, multiply_item, it, team, threads);
+}
 
-void aplc_cross(const Cross *it, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 8)
-    for (int64_t i = 0; i < it->n_rows; i++) {
-        float *out = it->out + i * it->width;
-        memset(out, 0, (size_t)it->width * sizeof *out);
-        for (int64_t e = it->start[i]; e < it->start[i + 1]; e++) {
-            float value = it->value[e];
-            for (int64_t o = it->other_start[it->column[e]]; o < it->other_start[it->column[e] + 1]; o++)
-                out[it->other_column[o]] += value * it->other_value[o];
+static int cross_row(const void *given, int64_t i) {
+    const Cross *it = given;
+    int64_t first, last, start, stop, width = it->second.n_columns;
+    float *out = it->out + i * width;
+    memset(out, 0, (size_t)width * sizeof *out);
+    if (!entries(&it->first, i, &first, &last)) return 0;
+    const Rows second = it->second;
+    for (int64_t e = first; e < last; e++) {
+        float value = it->first.value[e];
+        if (!entries(&second, it->first.column[e], &start, &stop)) return 0;
+        for (int64_t o = start; o < stop; o++) {
+            int32_t column = second.column[o];
+            if (!inside(column, width)) return 0;
+            out[column] += value * second.value[o];
         }
     }
+    return 1;
+}
+
+KERNEL(cross)(const Cross *it, Team *team, int threads) {
+    return each(it->first.n_rows, 8, cross_row, it, team, threads);
 }

@@ -4,22 +4,9 @@
  * A document's scores are added up in its row of the result, so that nothing but the weights of its own words is read.
  * Documents are shared out among threads; the number of threads changes no bit.
  */
-#include <stdint.h>
 #include <string.h>
 
-typedef struct {
-    int64_t n_documents, n_words, n_labels, n_weights;
-    const int64_t *start; /* a document's words are start[document] to start[document + 1] */
-    const int32_t *word;
-    const float *value;
-    const int64_t *word_start; /* a word's weights */
-    const int32_t *label;
-    const int16_t *weight; /* times `scale` */
-    float scale;
-    const float *bias; /* what every document's scores begin with */
-    const float *curve; /* 5 x n_labels: a, b, c, and the least and largest score that is bent */
-    float *out; /* n_documents x n_labels */
-} Logits;
+#include "native.h"
 
 /* a + b s + c s^2 up to where its slope falls to 1; from there on a line of slope 1. */
 static void bend(const float *curve, int64_t n, float *score) {
@@ -31,40 +18,32 @@ static void bend(const float *curve, int64_t n, float *score) {
     }
 }
 
-/* 1 if the index points outside itself: a damaged file, found only where it is read. */
-int aplc_logits(const Logits *it, int threads) {
-    int damaged = 0;
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
-    for (int64_t d = 0; d < it->n_documents; d++) {
-        float *out = it->out + d * it->n_labels;
-        memcpy(out, it->bias, (size_t)it->n_labels * sizeof *out);
-        for (int64_t e = it->start[d]; e < it->start[d + 1]; e++) {
-            float value = it->value[e] * it->scale;
-            int64_t first = it->word_start[it->word[e]], end = it->word_start[it->word[e] + 1];
-            if (first < 0 || end > it->n_weights) {
-#pragma omp atomic write
-                damaged = 1;
-                continue;
-            }
-            for (int64_t i = first; i < end; i++) {
-                if ((uint32_t)it->label[i] >= (uint64_t)it->n_labels) {
-#pragma omp atomic write
-                    damaged = 1;
-                    continue;
-                }
-                out[it->label[i]] += value * it->weight[i];
-            }
+/* 0 if the index points outside itself: a damaged file, found only where it is read. */
+static int logits_of(const void *given, int64_t d) {
+    const Logits *it = given;
+    int64_t first, last;
+    float *out = it->out + d * it->n_labels;
+    memcpy(out, it->bias, (size_t)it->n_labels * sizeof *out);
+    if (!entries(&it->documents, d, &first, &last)) return 0;
+    for (int64_t e = first; e < last; e++) {
+        float value = it->documents.value[e] * it->scale;
+        int32_t word = it->documents.column[e];
+        if (!inside(word, it->documents.n_columns)) return 0;
+        int64_t start = it->word_start[word], stop = it->word_start[word + 1];
+        if (start < 0 || stop > it->n_weights) return 0;
+        for (int64_t i = start; i < stop; i++) {
+            int32_t label = it->label[i];
+            if (!inside(label, it->n_labels)) return 0;
+            out[label] += value * it->weight[i];
         }
-        bend(it->curve, it->n_labels, out);
     }
-    return damaged;
+    bend(it->curve, it->n_labels, out);
+    return 1;
 }
 
-typedef struct {
-    int64_t n_rows, n_columns, k;
-    const float *value; /* n_rows x n_columns, no NaN */
-    int32_t *column; /* n_rows x k, best first */
-} Best;
+KERNEL(logits)(const Logits *it, Team *team, int threads) {
+    return each(it->documents.n_rows, 4, logits_of, it, team, threads);
+}
 
 static inline int before(float one, int32_t i, float other, int32_t j) {
     return one > other || (one == other && i < j);
@@ -84,26 +63,29 @@ static void sink(const float *value, int32_t *heap, int64_t n, int64_t at) {
     heap[at] = kept;
 }
 
-/* The k best columns of each row; of equal ones the first. */
-void aplc_best(const Best *it, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 16)
-    for (int64_t row = 0; row < it->n_rows; row++) {
-        const float *value = it->value + row * it->n_columns;
-        int32_t *heap = it->column + row * it->k;
-        for (int64_t i = 0; i < it->k; i++) heap[i] = (int32_t)i;
-        for (int64_t i = it->k / 2 - 1; i >= 0; i--) sink(value, heap, it->k, i);
-        float worst = value[heap[0]];
-        for (int64_t j = it->k; j < it->n_columns; j++) {
-            if (value[j] <= worst) continue; /* an equal one comes later, so it is behind */
-            heap[0] = (int32_t)j;
-            sink(value, heap, it->k, 0);
-            worst = value[heap[0]];
-        }
-        for (int64_t n = it->k - 1; n > 0; n--) {
-            int32_t last = heap[n];
-            heap[n] = heap[0];
-            heap[0] = last;
-            sink(value, heap, n, 0);
-        }
+static int best_of(const void *given, int64_t row) {
+    const Best *it = given;
+    const float *value = it->value + row * it->n_columns;
+    int32_t *heap = it->column + row * it->k;
+    for (int64_t i = 0; i < it->k; i++) heap[i] = (int32_t)i;
+    for (int64_t i = it->k / 2 - 1; i >= 0; i--) sink(value, heap, it->k, i);
+    float worst = value[heap[0]];
+    for (int64_t j = it->k; j < it->n_columns; j++) {
+        if (value[j] <= worst) continue; /* an equal one comes later, so it is behind */
+        heap[0] = (int32_t)j;
+        sink(value, heap, it->k, 0);
+        worst = value[heap[0]];
     }
+    for (int64_t n = it->k - 1; n > 0; n--) {
+        int32_t last = heap[n];
+        heap[n] = heap[0];
+        heap[0] = last;
+        sink(value, heap, n, 0);
+    }
+    return 1;
+}
+
+/* The k best columns of each row; of equal ones the first. NaN has no place among them, but does no harm. */
+KERNEL(best)(const Best *it, Team *team, int threads) {
+    return each(it->n_rows, 16, best_of, it, team, threads);
 }

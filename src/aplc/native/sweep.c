@@ -7,29 +7,21 @@
  * anew, in panels of eight.
  *
  * Vectors are the compiler's (GCC, Clang), so this is plain C for any processor. A tile keeps its sums in registers:
- * 12 vectors of eight are sums, the other four of AVX2's sixteen feed them.
+ * 12 vectors of eight are sums, the other four of AVX2's sixteen feed them. (NEON's 32 hold half a vector each.)
+ *
+ * The C library's exp is not used: since glibc 2.29 it has a new version, which systems that PyTorch runs on lack.
  *
  * Names: weight (n_labels x width), rows (n_rows x width), z the block's logits (BLOCK x stride), later dL/dz.
  */
 #include <math.h>
-#include <stdint.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "native.h"
 
 enum { LANES = 8, BLOCK = 72, DEPTH = 512, RECENT = 32, MAX_THREADS = 64 };
 typedef float vec __attribute__((vector_size(32)));
 typedef int32_t ivec __attribute__((vector_size(32)));
 typedef float loose __attribute__((vector_size(32), aligned(4), may_alias)); /* anywhere in memory */
-#define INLINE static inline __attribute__((always_inline))
-
-typedef struct {
-    int64_t n_labels, n_rows, width, n_positives;
-    const float *weight, *bias, *rows;
-    const double *row_weight;
-    const float *root; /* the logits c of the cluster's root, one a row; NULL for the head */
-    const int64_t *label, *row; /* positives, sorted by label */
-    float *loss, *grad_weight, *grad_bias, *grad_rows, *grad_root;
-} Sweep;
 
 typedef struct {
     const Sweep *all;
@@ -123,7 +115,7 @@ INLINE void column(int64_t n_tall, int64_t n_wide, int64_t depth, const float *a
 static void logits(const Share *s, const float *weight, int64_t n) {
     int64_t width = s->all->width, panels = s->stride / LANES;
     for (int64_t p = 0; p < panels; p += 2)
-        for (int64_t k = 0; k < width; k += DEPTH) {
+        for (int64_t k = 0; k == 0 || k < width; k += DEPTH) { /* once without a width, too: it sets zeros */
             int64_t depth = width - k < DEPTH ? width - k : DEPTH;
             const float *b = s->in + (p * width + k) * LANES;
             float *to = s->z + p * LANES;
@@ -192,9 +184,11 @@ static void tail_terms(const Share *s, int64_t n) {
     }
 }
 
-static double softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))); }
+static double sigmoid(double x) { return 1 / (2 + expm1(-x)); }
+static double softplus(double x) { return (x > 0 ? x : 0) + log1p(1 / (1 + expm1(fabs(x)))); }
 
-static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
+/* 0 if it has more positives than pairs of a label and a row: some come twice. */
+static int block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
     const Sweep *w = s->all;
     int64_t width = w->width, first = *positive, last = first;
     const float *weight = w->weight + start * width;
@@ -206,6 +200,7 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
 
     /* Positives are replaced by logits without loss or gradient, and put back with their own. */
     while (last < w->n_positives && w->label[last] < start + n) last++;
+    if (last - first > n * s->stride) return 0;
     for (int64_t i = first; i < last; i++) {
         float *place = s->z + (w->label[i] - start) * s->stride + w->row[i];
         s->saved[i - first] = *place;
@@ -218,7 +213,7 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
         int64_t r = w->row[i];
         s->loss[r] += softplus(-z) + (w->root ? softplus(-(double)w->root[r]) : 0);
         s->pull[r] -= s->no_root[r];
-        s->z[(w->label[i] - start) * s->stride + r] = (float)(-1 / (1 + exp(z)));
+        s->z[(w->label[i] - start) * s->stride + r] = (float)-sigmoid(-z);
     }
     *positive = last;
 
@@ -230,9 +225,11 @@ static void block(const Share *s, int64_t start, int64_t n, int64_t *positive) {
             for (int64_t r = 0; r < w->n_rows; r++) sum += s->z[l * s->stride + r] * (float)w->row_weight[r];
             w->grad_bias[start + l] = sum;
         }
+    return 1;
 }
 
-static void share(const Share *s) {
+static int share(const void *shares, int64_t t) {
+    const Share *s = (const Share *)shares + t;
     int64_t positive = 0, high = s->all->n_positives;
     while (positive < high) { /* the first positive of its labels */
         int64_t middle = (positive + high) / 2;
@@ -240,28 +237,39 @@ static void share(const Share *s) {
         else high = middle;
     }
     for (int64_t at = s->start, n_blocks = 1; at < s->stop; at += BLOCK, n_blocks++) {
-        block(s, at, s->stop - at < BLOCK ? s->stop - at : BLOCK, &positive);
+        if (!block(s, at, s->stop - at < BLOCK ? s->stop - at : BLOCK, &positive)) return 0;
         if (n_blocks % RECENT == 0 || at + BLOCK >= s->stop)
             for (int64_t i = 0; i < s->all->n_rows * s->all->width; i++) {
                 s->grad_rows[i] += s->recent[i];
                 s->recent[i] = 0;
             }
     }
+    return 1;
 }
 
-/* 0, or 1 if there is not enough memory for what it lays out. */
-int aplc_sweep(const Sweep *w, int n_threads) {
+static int positives_fit(const Sweep *w) {
+    for (int64_t i = 0; i < w->n_positives; i++) {
+        int64_t least = i ? w->label[i - 1] : 0; /* labels rise */
+        if (w->label[i] < least || w->label[i] >= w->n_labels || !inside(w->row[i], w->n_rows)) return 0;
+    }
+    return 1;
+}
+
+KERNEL(sweep)(const Sweep *w, Team *team, int n_threads) {
     int64_t stride = (w->n_rows + LANES - 1) / LANES * LANES, width = w->width, panels = width / LANES;
     int64_t n_blocks = (w->n_labels + BLOCK - 1) / BLOCK;
     int64_t grad_size = w->n_rows * width, z_size = BLOCK * stride, own_size = 2 * (grad_size + z_size);
     if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     if (n_threads > n_blocks) n_threads = (int)n_blocks;
-    float *in = calloc(stride * width + 2 * stride, sizeof(float)), *out = malloc(w->n_rows * width * sizeof(float));
-    float *each = calloc(n_threads * own_size, sizeof(float));
-    double *sums = calloc(n_threads * 2 * stride, sizeof(double));
-    int failed = !in || !out || !each || !sums;
+    if (n_threads < 1) n_threads = 1;
+    if (!positives_fit(w)) return OUT_OF_RANGE;
+    float *in = calloc((size_t)(stride * width + 2 * stride + 1), sizeof(float));
+    float *out = malloc((size_t)(grad_size + 1) * sizeof(float));
+    float *owned = calloc((size_t)(n_threads * own_size + 1), sizeof(float));
+    double *sums = calloc((size_t)(n_threads * 2 * stride + 1), sizeof(double));
+    int failure = !in || !out || !owned || !sums ? NO_MEMORY : DONE;
     Share shares[MAX_THREADS];
-    if (failed) goto done;
+    if (failure) goto done;
 
     float *root = in + stride * width, *no_root = root + stride;
     for (int64_t r = 0; r < w->n_rows; r++) {
@@ -271,21 +279,20 @@ int aplc_sweep(const Sweep *w, int n_threads) {
             if (d < panels * LANES) out[(d / LANES * w->n_rows + r) * LANES + d % LANES] = x * (float)w->row_weight[r];
         }
         if (w->root) {
-            root[r] = (float)(1 / (1 + exp(-(double)w->root[r])));
-            no_root[r] = (float)(1 / (1 + exp((double)w->root[r])));
+            root[r] = (float)sigmoid(w->root[r]);
+            no_root[r] = (float)sigmoid(-(double)w->root[r]);
         }
     }
     for (int t = 0; t < n_threads; t++) {
         int64_t start = n_blocks * t / n_threads * BLOCK, stop = n_blocks * (t + 1) / n_threads * BLOCK;
-        float *own = each + t * own_size;
+        float *own = owned + t * own_size;
         shares[t] = (Share){.all = w, .start = start, .stop = stop < w->n_labels ? stop : w->n_labels, .stride = stride,
                             .in = in, .out = out, .root = root, .no_root = no_root, .z = own, .saved = own + z_size,
                             .grad_rows = own + 2 * z_size, .recent = own + 2 * z_size + grad_size,
                             .loss = sums + 2 * t * stride, .pull = sums + (2 * t + 1) * stride};
     }
-    /* PyTorch's own threads, where its OpenMP is the compiler's: others would have to wait while these look for work. */
-#pragma omp parallel for num_threads(n_threads) schedule(static, 1)
-    for (int t = 0; t < n_threads; t++) share(&shares[t]);
+    failure = each(n_threads, 1, share, shares, team, n_threads);
+    if (failure) goto done;
 
     double loss = 0;
     for (int64_t r = 0; r < w->n_rows; r++) {
@@ -305,7 +312,7 @@ int aplc_sweep(const Sweep *w, int n_threads) {
 done:
     free(in);
     free(out);
-    free(each);
+    free(owned);
     free(sums);
-    return failed;
+    return failure;
 }

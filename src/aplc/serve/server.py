@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
 
-from aplc.models.base import say_device
+from aplc.models.base import say_device, tell_speed
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Guard, Limits
 
@@ -92,6 +92,7 @@ def serve(
     listener = listen(host, port)
     service = Service.load(model, limits=limits)
     say_device(service.tagger.model.kind, screen.say)
+    tell_speed(service.tagger.model.kind, screen)
     shown = f"[{host}]" if ":" in host else host
     screen.say(
         f"serving {model} ({service.tagger.labels.n_in_use:,} labels) at http://{shown}:{listener.getsockname()[1]}/, "

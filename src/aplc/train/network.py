@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from aplc import native
 from aplc.config import Config, TrainConfig
 from aplc.console import Screen
 from aplc.data.batches import Batch, Batches, by_length
@@ -203,6 +204,8 @@ def fit_network(
         )
     torch.manual_seed(config.train.seed)
     config, model = build(data, tokens.train, tokens.tokenizer, config, screen)
+    if world().device.type == "cpu":
+        native.tell(screen, "the label clusters take about twice the time")
     torch.manual_seed(config.train.seed + world().rank)  # weights are the same on every rank, dropout is not
     shard_model(model, config)
     batches = Batches(tokens.train, data.train_rows, model.collator, config.train.batch_size, config.train.seed)

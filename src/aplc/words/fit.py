@@ -58,8 +58,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         f"{x_NV.nnz / x_NV.shape[0]:.0f} a document; "
         f"ridge regression of {n_seen:,} labels {how}"
     )
-    if native.library() is None:
-        screen.say("no C compiler: SciPy multiplies sparse matrices, which takes several times as long")
+    native.tell(screen, "SciPy multiplies sparse matrices, which takes several times as long")
     learned = n_left_out(len(rows), direct=direct)
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
     names, mentions_NL = _mentions(data, rows, config, screen)

@@ -1,0 +1,159 @@
+/* What the C sources share: the structs that Python fills in, threads, and checks of sparse matrices.
+ *
+ * `loader.py` declares the same structs. When the library is loaded it compares their sizes and ABI; a change of
+ * meaning that changes no size must raise ABI in both files.
+ *
+ * Kernels are compiled once for each vector unit, with VARIANT as the end of their names: sweep_avx2, sweep_avx512. Each
+ * returns DONE, or what went wrong: whatever Python passes, nothing outside of the arrays is read or written.
+ */
+#ifndef APLC_NATIVE_H
+#define APLC_NATIVE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { ABI = 1 };
+enum { DONE = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 }; /* OUT_OF_RANGE: an index points outside of what it is for */
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+#define JOINED(name, variant) name##_##variant
+#define NAMED(name, variant) JOINED(name, variant)
+#define KERNEL(name) EXPORT int NAMED(name, VARIANT)
+
+/* A sparse matrix by rows. */
+typedef struct {
+    int64_t n_rows, n_columns, n_entries;
+    const int64_t *start; /* a row's entries are start[row] to start[row + 1] */
+    const int32_t *column;
+    const float *value;
+} Rows;
+
+/* sweep.c */
+typedef struct {
+    int64_t n_labels, n_rows, width, n_positives;
+    const float *weight, *bias, *rows;
+    const double *row_weight;
+    const float *root; /* the logits c of the cluster's root, one a row; NULL for the head */
+    const int64_t *label, *row; /* positives, sorted by label */
+    float *loss, *grad_weight, *grad_bias, *grad_rows, *grad_root;
+} Sweep;
+
+/* product.c */
+typedef struct {
+    Rows x;
+    int64_t width;
+    const float *dense; /* x.n_columns x width */
+    float *out; /* x.n_rows x width */
+} Product;
+
+typedef struct {
+    Rows first, second;
+    float *out; /* first.n_rows x second.n_columns */
+} Cross;
+
+/* local.c */
+typedef struct {
+    Rows by_document, by_word; /* documents x words, and the same by words */
+    int64_t n_labels, n_own, most; /* most: documents beside a label's own */
+    const int64_t *own_start; /* a label's own documents */
+    const int32_t *own;
+    const int64_t *place; /* where a label's neighbourhood begins in `document`: room for its own and `most` more */
+    int32_t *document;
+    int64_t *count; /* documents of each neighbourhood */
+} Choice;
+
+typedef struct {
+    Rows rows;
+    int64_t n_labels, n_documents; /* n_documents: of all neighbourhoods */
+    const int64_t *start; /* a label's documents are document[start[label]] to document[start[label + 1]] */
+    const int32_t *document;
+    const float *in; /* a number a document, or a row of rows.n_columns a label */
+    float *out; /* the other of the two, or a number a document */
+} Neighbourhoods;
+
+typedef struct {
+    Rows own, rows; /* labels x documents; documents x words */
+    const float *share, *less; /* share[label] times less[word] is taken off a weight */
+    float least; /* smaller weights are left out */
+    int64_t n_found; /* room in `word` and `weight` */
+    int64_t *out_start; /* if `word` is NULL, how many weights each label has is left behind it */
+    int32_t *word;
+    float *weight;
+} Weights;
+
+/* score.c */
+typedef struct {
+    Rows documents; /* documents x words */
+    int64_t n_labels, n_weights;
+    const int64_t *word_start; /* a word's weights */
+    const int32_t *label;
+    const int16_t *weight; /* times `scale` */
+    float scale;
+    const float *bias; /* what every document's scores begin with */
+    const float *curve; /* 5 x n_labels: a, b, c, and the least and largest score that is bent */
+    float *out; /* documents x n_labels */
+} Logits;
+
+typedef struct {
+    int64_t n_rows, n_columns, k;
+    const float *value; /* n_rows x n_columns */
+    int32_t *column; /* n_rows x k, best first */
+} Best;
+
+/* Calls work(data) on up to `threads` threads at the same time, and returns when all have. GOMP_parallel is one: Python
+ * passes that of PyTorch's own OpenMP, because other threads would have to wait while PyTorch's look for work. So the
+ * library needs no OpenMP, and never brings a second one into the process. */
+typedef void Team(void (*work)(void *), void *data, unsigned threads, unsigned flags);
+
+INLINE void together(Team *team, int threads, void (*work)(void *), void *data) {
+    if (threads > 1 && team) team(work, data, (unsigned)threads, 0);
+    else work(data);
+}
+
+/* Work that threads share out: each takes the next `step` items. */
+typedef struct {
+    _Atomic int64_t next;
+    int64_t end, step;
+    _Atomic int failure;
+} Queue;
+
+INLINE int take(Queue *queue, int64_t *first, int64_t *last) {
+    *first = atomic_fetch_add(&queue->next, queue->step);
+    *last = queue->end - *first < queue->step ? queue->end : *first + queue->step;
+    return *first < queue->end;
+}
+
+/* For items that need no memory of the thread's own. */
+typedef int Item(const void *it, int64_t i); /* 0 if an index is out of range */
+
+typedef struct {
+    Item *item;
+    const void *it;
+    Queue queue;
+} Items;
+
+static inline void do_some(void *given) {
+    Items *items = given;
+    for (int64_t first, last; take(&items->queue, &first, &last);)
+        for (int64_t i = first; i < last; i++)
+            if (!items->item(items->it, i)) items->queue.failure = OUT_OF_RANGE;
+}
+
+static inline int each(int64_t n, int64_t step, Item *item, const void *it, Team *team, int threads) {
+    Items items = {item, it, {.end = n, .step = step}};
+    together(team, threads, do_some, &items);
+    return items.queue.failure;
+}
+
+/* Where a row's entries are; 0 if there is no such row, or they would be outside of the matrix. */
+INLINE int entries(const Rows *x, int64_t row, int64_t *first, int64_t *last) {
+    if ((uint64_t)row >= (uint64_t)x->n_rows) return 0;
+    *first = x->start[row];
+    *last = x->start[row + 1];
+    return *first >= 0 && *last <= x->n_entries;
+}
+
+INLINE int inside(int64_t index, int64_t n) { return (uint64_t)index < (uint64_t)n; }
+
+#endif
