@@ -35,14 +35,15 @@ def gather() -> dict[str, Any]:
     from aplc.machine import free_bytes
     from aplc.nn.distributed import world
 
-    library, root = native.library(), cache_root()
+    library, root, choice = native.library(), cache_root(), world().choice
     return {
         "aplc": __version__,
         "python": platform.python_version(),
         "system": platform.platform(),
         "packages": {name: _version(name) for name in PACKAGES},
         "extras": _extras(),
-        "device": str(world().device),
+        "device": str(choice.device),
+        "device_reason": choice.reason,
         "threads": torch.get_num_threads(),
         "free_memory": free_bytes(),
         "native": {
@@ -66,7 +67,8 @@ def render(facts: dict[str, Any]) -> str:
         "aplc": f"{facts['aplc']}, Python {facts['python']}, {facts['system']}",
         "packages": ", ".join(f"{name} {version or 'missing'}" for name, version in facts["packages"].items()),
         "extras": ", ".join(extras) or "unknown: aplc is not installed, only run from its sources",
-        "device": f"{facts['device']}, {facts['threads']} threads, {facts['free_memory'] / 1e9:.1f} GB of memory free",
+        "device": f"{facts['device']} ({facts['device_reason']}), {facts['threads']} threads, "
+        f"{facts['free_memory'] / 1e9:.1f} GB of memory free",
         "compiled code": f"used, {native['vector']}: {native['path']}"
         if native["used"]
         else f"not used: {native['why']}",
