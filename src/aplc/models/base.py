@@ -262,12 +262,6 @@ def how(kind: str) -> list[str]:
     return lines
 
 
-def tell_speed(kind: str, screen: Screen) -> None:
-    """Say where a model would tag faster with compiled code: only scores of words are computed by it."""
-    if "words" in KINDS[kind].sections:
-        native.tell(screen, "SciPy and NumPy find a text's labels by its words, which takes longer")
-
-
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:
     """The kind of model that a folder holds; those of format 1 don't name it."""
     model = config.get("model")
