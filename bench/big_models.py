@@ -38,7 +38,7 @@ def make_words(folder: Path) -> None:
     curve = np.tile(np.array([[-3.0], [5.0], [0.0]], dtype=np.float32), N_LABELS)
     index = Index(start, label, weight, np.float32(0.001), N_LABELS)
     bias, worth = np.zeros(N_LABELS, dtype=np.float32), np.zeros((3, N_LABELS), dtype=np.float32)
-    model = WordsModel(features, index, bias, curve, Names.of([]), worth)
+    model = WordsModel(features, index, bias, curve, Names.of([]), worth, len(bias), np.zeros(0, np.float32), 0.5, 0.02)
     save_tagger(TrainedTagger(Config.from_preset("words"), model, labels_of(N_LABELS), 1000), folder)
 
 

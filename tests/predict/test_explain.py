@@ -14,6 +14,7 @@ from aplc.store.folder import load_tagger
 from aplc.train.relabel import merge_labels
 from aplc.words.index import Index
 from aplc.words.model import WordFeatures, WordsModel
+from aplc.words.names import Names
 from aplc.words.text import count_words
 
 
@@ -34,9 +35,9 @@ def words_tagger(tagger):
     weight_VL[:, tagger.labels.index["météo"]] = [weight[i] for i in bucket]
     features = WordFeatures(bucket, np.ones(len(bucket), dtype=np.float32))
     curve = np.repeat(np.float32([[0], [1], [0]]), len(tagger.labels), 1)
-    model = WordsModel(
-        features, Index.of(sparse.csr_array(weight_VL)), np.zeros(len(tagger.labels), dtype=np.float32), curve
-    )
+    index, bias = Index.of(sparse.csr_array(weight_VL)), np.zeros(len(tagger.labels), dtype=np.float32)
+    names = Names.of([]), np.zeros_like(curve), len(tagger.labels)
+    model = WordsModel(features, index, bias, curve, *names, np.zeros(0, dtype=np.float32), 0.5, 0.0)
     return replace(tagger, model=model, calibration=None)
 
 

@@ -59,7 +59,7 @@ def model(features, dense):
     bias = np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32)
     straight = np.repeat(np.float32([[0], [1], [0]]), N_LABELS, 1)  # the score itself
     names = Names.of([]), np.zeros_like(straight), N_LABELS
-    later = np.ones(len(dense), dtype=np.float32), np.zeros(0, dtype=np.float32), 0.0
+    later = np.zeros(0, dtype=np.float32), 0.5, 0.0
     return WordsModel(features, Index.of(sparse.csr_array(dense)), bias, straight, *names, *later)
 
 

@@ -244,22 +244,24 @@ def function_for(kind: str, ability: Literal["learn", "add_labels", "export"], w
     return function
 
 
+SLOWER = "SciPy and NumPy find a text's labels by its words, which takes longer"
+
+
 def say_how(kind: str, screen: Screen) -> None:
     """Say where a model's network computes, and why; and where scores of words would be found faster."""
-    for line in how(kind):
+    if line := device_line(kind):
         screen.say(line)
-
-
-def how(kind: str) -> list[str]:
-    """What `say_how` says."""
-    lines = []
-    if KINDS[kind].on_device:
-        from aplc.nn.distributed import world
-
-        lines.append(f"device: {world().choice}")
     if "words" in KINDS[kind].sections:
-        lines += native.missing("SciPy and NumPy find a text's labels by its words, which takes longer")
-    return lines
+        native.tell(screen, SLOWER)
+
+
+def device_line(kind: str) -> str:
+    """Where a model's network computes, and why; empty for a kind without one."""
+    if not KINDS[kind].on_device:
+        return ""
+    from aplc.nn.distributed import world
+
+    return f"device: {world().choice}"
 
 
 def kind_of_folder(config: dict[str, Any], folder: Path) -> str:

@@ -40,7 +40,7 @@ class ServedModel:
             before = _config(folder)
             try:
                 with mapped_weights():  # which workers share
-                    tagger = load_tagger(folder.resolve())
+                    tagger = load_tagger(folder.resolve() if folder.is_symlink() else folder)
             except (AplcError, OSError):
                 if _config(folder) == before:
                     raise

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from aplc.models.base import how
+from aplc import native
+from aplc.models.base import KINDS, SLOWER, device_line
 from aplc.models.trained import TrainedTagger
 from aplc.serve.batcher import Batcher, Tags
 from aplc.serve.drift import Drift
@@ -89,7 +90,9 @@ class Service:
     @property
     def device(self) -> str:
         """On where the model's network computes, and whether compiled code is missing; empty if there is nothing."""
-        return "\n".join(how(self.model.tagger.model.kind))
+        kind = self.model.tagger.model.kind
+        missing = native.missing(SLOWER) if "words" in KINDS[kind].sections else []
+        return "\n".join(filter(None, [device_line(kind), *missing]))
 
     async def store(self, model: ServedModel, entry: dict[str, Any], proposed: Tags) -> None:
         """Add time, model and proposals to a correction, and wait until it is on the disk. Raises OSError."""

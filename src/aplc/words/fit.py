@@ -97,8 +97,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         )
     bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
     curve_3L = np.ascontiguousarray(curve_L3.T)
-    hold_V = (np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]) + ridge).astype(np.float32)
-    later = hold_V, learned_16, prune
+    later = learned_16, ridge, prune
     return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
 
 

@@ -1,15 +1,15 @@
 """Labels and documents that come later to a words model, without its training documents.
 
-Of these the model keeps how much each word weighs in all of them together, the diagonal of X'X. With d that diagonal
-and the penalty, and X the new documents, ridge regression on all of them is close to
+With X the new documents and r the penalty, the weights that are nearest to the old ones and suit the new documents are
 
-    W' = W + diag(d)^-1 X' (X diag(d)^-1 X' + I)^-1 (Y - X W):
+    W' = W + X' (XX' + r I)^-1 (Y - X W),
 
-exact for the new documents, while the old ones hold every word down by itself, and not word by word together. Only the
-labels that new documents carry are changed; scores of all others stay as they are, to the bit. A new label has the
-curve of an old one with as many documents, and a mention of its name is worth what it would be to such a label. The
-price: a label that is learned so is worse than after a full training, words that no training document had stay unknown,
-and calibration is not learned again.
+ridge regression that is pulled towards W instead of zero. Only the labels that new documents carry are changed; scores
+of all others stay as they are, to the bit. A new label has the curve of an old one with as many documents; a mention of
+its name is worth what it is for a label without documents, since nobody knows yet how far to trust the rest. (To hold
+each word down as the old documents would, by the diagonal of their X'X, was worse: bench/LOG.md.) The price: a label
+that is learned so is worse than after a full training, words that no training document had stay unknown, and
+calibration is not learned again.
 
 Shapes: P new documents, V words, L labels, C labels that change.
 """
@@ -36,11 +36,10 @@ AT_ONCE = 256
 Floats = NDArray[np.floating]
 
 
-def moved(x_PV: sparse.csr_array, off_PC: Floats, hold_V: Floats) -> Floats:
+def moved(x_PV: sparse.csr_array, off_PC: Floats, ridge: float) -> Floats:
     """What is added to the weights, (V, C), if scores of the new documents are off by this much."""
-    held_VP = sparse.csr_array(x_PV.T / hold_V[:, None])
-    inner_PP = (x_PV @ held_VP).toarray() + np.eye(x_PV.shape[0])
-    return held_VP @ np.linalg.solve(inner_PP, off_PC)
+    inner_PP = (x_PV @ x_PV.T).toarray() + ridge * np.eye(x_PV.shape[0])
+    return x_PV.T @ np.linalg.solve(inner_PP, off_PC)
 
 
 def add_labels(
@@ -59,12 +58,13 @@ def add_labels(
     parts = []
     for start in range(0, n_new, AT_ONCE):
         some = slice(start, start + AT_ONCE)
-        weight_VC = moved(x_PV, y_PC[:, some] - share_C[some], model.hold_V)
+        weight_VC = moved(x_PV, y_PC[:, some] - share_C[some], model.ridge)
         parts.append(sparse.csr_array(np.where(np.abs(weight_VC) >= model.prune, weight_VC, 0).astype(np.float32)))
         advance(len(n_C[some]))
     weight_VL = sparse.hstack([model.index.matrix, *parts], format="csr")
     like = np.array([_like(n, examples.counts) for n in n_C])
-    known = Known(n_C, np.zeros_like(n_C), _chance_mentions(model, examples))
+    none_C = np.zeros_like(n_C)
+    known = Known(none_C, none_C, _chance_mentions(model, examples))
     worth_3C = mention_worth(model.learned, known) if len(model.learned) else np.zeros((3, n_new), np.float32)
     names = model.names.joined(Names.of([[name] for name in examples.names]), model.n_labels)
     unseen_31 = np.array([[NO_DOCUMENTS], [1], [0]], dtype=np.float32)
@@ -90,7 +90,7 @@ def learn(model: WordsModel, _config: Config, texts: list[str], truth: Sequence[
     for start in range(0, len(labels), AT_ONCE):
         some = labels[start : start + AT_ONCE]
         old_VC = by_label[:, some].toarray()
-        new_VC = old_VC + moved(x_PV, y_PL[:, some] - (x_PV @ old_VC + model.bias_L[some]), model.hold_V)
+        new_VC = old_VC + moved(x_PV, y_PL[:, some] - (x_PV @ old_VC + model.bias_L[some]), model.ridge)
         kept = sparse.csc_array(np.where(np.abs(new_VC) >= model.prune, new_VC, 0).astype(np.float32))
         columns |= {int(label): kept[:, [j]] for j, label in enumerate(some)}
     rest = np.setdiff1d(np.arange(model.n_labels), labels)

@@ -111,12 +111,11 @@ class WordsModel:
     """a, b and c of labels that a text mentions (`names.py`)."""
     n_seen: int
     """Labels that training documents have: the first ones."""
-    hold_V: NDArray[np.float32]
-    """How much the training documents and the penalty hold each word's weights down (`later.py`)."""
     learned: NDArray[np.float32]
     """The numbers behind `worth_3L`, (16,); empty where nothing was learned from names."""
+    ridge: float
     prune: float
-    """Smaller weights are left out."""
+    """Penalty of the weights, and the smallest that were kept: for labels that come later (`later.py`)."""
 
     kind = "words"
     parts: ClassVar[Mapping[str, Any]] = {}
@@ -192,9 +191,8 @@ class WordsModel:
             "bias": self.bias_L,
             "curve": self.curve_3L,
             "worth": self.worth_3L,
-            "hold": self.hold_V,
             "learned": self.learned,
-            "prune": np.array([self.prune], dtype=np.float32),
+            "penalty": np.array([self.ridge, self.prune], dtype=np.float32),
             **{f"names.{field.name}": getattr(self.names, field.name) for field in fields(Names)},
         }
         try:
@@ -225,9 +223,8 @@ _TYPES = {
     "bias": "F32",
     "curve": "F32",
     "worth": "F32",
-    "hold": "F32",
     "learned": "F32",
-    "prune": "F32",
+    "penalty": "F32",
     "names.stem": "I64",
     "names.first": "I64",
     "names.start": "I64",
@@ -255,7 +252,7 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
         **{"label": (n_weights,), "weight": (n_weights,), "scale": (1,)},
         **{"bias": (n_labels,), "curve": (3, n_labels), "worth": (3, n_labels)},
-        **{"hold": (n_words,), "learned": (16 if n_names else 0,), "prune": (1,)},
+        **{"learned": (16 if n_names else 0,), "penalty": (2,)},
         **{"names.stem": (n_stems,), "names.first": (n_stems + 1,), "names.start": (n_names + 1,)},
         **{"names.part": (n_parts,), "names.label": (n_names,)},
     }
@@ -265,7 +262,7 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     names = Names(**{field.name: tensors[f"names.{field.name}"] for field in fields(Names)})
     index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
     features = WordFeatures(tensors["bucket"], tensors["idf"])
-    later = tensors["hold"], tensors["learned"], float(tensors["prune"][0])
+    later = tensors["learned"], *tensors["penalty"].tolist()
     return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"], n_seen, *later)
 
 
@@ -275,7 +272,7 @@ def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
     Reading gigabytes of weights for it would take long: beyond `CHECKED` the labels are checked as they are used.
     """
     start, label, bucket = tensors["start"], tensors["label"], tensors["bucket"]
-    for name in ("idf", "scale", "bias", "curve", "worth", "hold", "learned", "prune"):
+    for name in ("idf", "scale", "bias", "curve", "worth", "learned", "penalty"):
         if not np.isfinite(tensors[name]).all():
             raise ModelError(f"{path}: {name} has NaN or infinite values")
     if start[0] != 0 or start[-1] != len(label) or (start[1:] < start[:-1]).any():
@@ -294,7 +291,7 @@ def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:
             raise ModelError(f"{path}: {name} points beyond the {below:,} there are; the model is damaged")
     if (stem[1:] <= stem[:-1]).any():
         raise ModelError(f"{path}: words of names must be in increasing order; the model is damaged")
-    if not (tensors["hold"] > 0).all():
-        raise ModelError(f"{path}: hold must be above 0; the model is damaged")
+    if not tensors["penalty"][0] > 0:
+        raise ModelError(f"{path}: its penalty must be above 0; the model is damaged")
     if (bucket[1:] <= bucket[:-1]).any() or bucket[0] < 0 or bucket[-1] >= BUCKETS:
         raise ModelError(f"{path}: hash buckets must be in increasing order; the model is damaged")
