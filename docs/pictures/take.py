@@ -8,6 +8,7 @@ Needs Chromium. A text of the test part is tagged, its rarest right label is cho
 import argparse
 import base64
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,10 +33,10 @@ def wait_for(chromium: Browser, condition: str) -> None:
     raise SystemExit(f"take.py: still not: {condition}")
 
 
-def shoot(chromium: Browser, path: Path, height: int | None = None) -> None:
-    """The whole page, or its first `height` pixels."""
+def shoot(chromium: Browser, path: Path, height: int, width: int = WIDTH) -> None:
+    """The page's first `height` pixels."""
     whole = int(chromium.run("document.documentElement.scrollHeight"))
-    clip = {"x": 0, "y": 0, "width": WIDTH, "height": min(whole, height or whole), "scale": 1}
+    clip = {"x": 0, "y": 0, "width": width, "height": min(whole, height), "scale": 1}
     shot = chromium.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
     path.write_bytes(base64.b64decode(shot["data"]))
     print(path)
@@ -45,8 +46,10 @@ def page(chromium: Browser, address: str, document: dict, rare: list[str], *, da
     """Paste, tag, and choose a label, as a person would."""
     chromium.open(address, WIDTH, 1000, dark=dark)
     chromium.run(f"document.querySelector('#text').value = {json.dumps(document['text'])}")
+    chromium.run("document.querySelector('#text').rows = 6")
     chromium.run("document.querySelector('#form').requestSubmit()")
     wait_for(chromium, "document.querySelectorAll('#labels .name').length > 2")
+    chromium.run("threshold.value = 0.3; threshold.dispatchEvent(new Event('input', {bubbles: true}))")
     names = chromium.run("[...document.querySelectorAll('#labels .name')].map(e => e.textContent)")
     chosen = next((name for name in rare if name in names), names[0])
     chromium.run(f"document.querySelectorAll('#labels .name')[{names.index(chosen)}].click()")
@@ -67,8 +70,12 @@ def main() -> None:
     names = (arguments.model / "labels.txt").read_text("utf-8").splitlines()
     counts = dict(zip(names, np.load(arguments.model / "label_counts.npy").tolist(), strict=True))
     rare = sorted((name for name in document["labels"] if name in counts), key=counts.__getitem__)
+    folder = Path(tempfile.mkdtemp(prefix="aplc-pictures-"))
+    for name, place in {"pubmed-model": arguments.model, "pubmed-mesh": arguments.corpus}.items():
+        (folder / name).symlink_to(place.resolve())  # pictures show names, not where things are here
+    command = [*APLC, "serve", "pubmed-model", "--port", "0"]
     serving = subprocess.Popen(
-        [*APLC, "serve", str(arguments.model), "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     chromium = Browser()
     try:
@@ -76,17 +83,16 @@ def main() -> None:
         address = next(word for line in serving.stdout for word in line.split() if word.startswith("http://"))
         for dark in (False, True):
             page(chromium, address.rstrip(",."), document, rare, dark=dark)
-        with tempfile.TemporaryDirectory(prefix="aplc-pictures-") as folder:
-            report = Path(folder) / "report.html"
-            command = [*APLC, "evaluate", str(arguments.model), str(arguments.corpus), "--report", str(report)]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            for dark in (False, True):
-                chromium.open(report.as_uri(), WIDTH, 1000, dark=dark)
-                shoot(chromium, FOLDER / ("report-dark.png" if dark else "report.png"), 1800)
+        command = [*APLC, "evaluate", "pubmed-model", "pubmed-mesh", "--report", "report.html"]
+        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        for dark in (False, True):
+            chromium.open((folder / "report.html").as_uri(), 1100, 1000, dark=dark)
+            shoot(chromium, FOLDER / ("report-dark.png" if dark else "report.png"), 1100, width=1100)
     finally:
         chromium.close()
         serving.terminate()
         serving.wait(30)
+        shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
