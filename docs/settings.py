@@ -7,6 +7,7 @@ Meanings are the texts below the fields, which Python does not keep: they are re
 
 import ast
 import inspect
+import itertools
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -83,7 +84,7 @@ def _meanings(section: type) -> dict[str, str]:
     found: dict[str, str] = {}
     for cls in reversed(section.__mro__[:-1]):
         (body,) = (node.body for node in ast.parse(inspect.getsource(cls)).body if isinstance(node, ast.ClassDef))
-        for field, text in zip(body, body[1:], strict=False):
+        for field, text in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 assert isinstance(field.target, ast.Name)
                 found[field.target.id] = " ".join(str(text.value.value).split()).replace("|", "\\|")

@@ -77,7 +77,9 @@ def main() -> None:
     train, test = made() if arguments.fast else fetched(arguments.folder)
     for row in train + test:
         row["words"] = re.findall(r"\w+", row["text"].lower())
-    words = {word: i for i, (word, _) in enumerate(Counter(w for r in train for w in r["words"]).most_common(30_000), 1)}
+    words = {
+        word: i for i, (word, _) in enumerate(Counter(w for r in train for w in r["words"]).most_common(30_000), 1)
+    }
     names = [name for name, _ in Counter(name for row in train for name in row["labels"]).most_common()]
     ids = {name: i for i, name in enumerate(names)}  # by falling frequency: the layer counts on it
 

@@ -38,7 +38,20 @@ def fetched(folder: Path) -> tuple[Rows, Rows]:
 def made() -> tuple[Rows, Rows]:
     """Short notes on twelve animals, of which training documents show eleven. Each note names one that it is not on."""
     rng = random.Random(0)
-    animals = "dog cat horse sheep goat duck goose rabbit hamster parrot turtle llama".split()
+    animals = [
+        "dog",
+        "cat",
+        "horse",
+        "sheep",
+        "goat",
+        "duck",
+        "goose",
+        "rabbit",
+        "hamster",
+        "parrot",
+        "turtle",
+        "llama",
+    ]
     notes = ["feeding a {}", "a {} in winter", "how the {} sleeps", "the {} and its young", "diseases of the {}"]
     rows = []
     for _ in range(700):

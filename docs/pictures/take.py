@@ -74,9 +74,7 @@ def main() -> None:
     for name, place in {"pubmed-model": arguments.model, "pubmed-mesh": arguments.corpus}.items():
         (folder / name).symlink_to(place.resolve())  # pictures show names, not where things are here
     command = [*APLC, "serve", "pubmed-model", "--port", "0"]
-    serving = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    serving = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     chromium = Browser()
     try:
         assert serving.stdout
