@@ -28,6 +28,14 @@ check: .venv/.check  ## lint, formatting, types, and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+docs: .venv/.docs  ## build the docs as a site, build/site/index.html; no broken link, no request to other servers
+	$(BIN)/python docs/settings.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/python docs/check.py build/site
+
+pictures: .venv/.test  ## take the pictures of the docs again, of demo/model; needs Chromium
+	$(BIN)/python docs/pictures/take.py demo/model demo/corpus
+
 bench: .venv/.test  ## measure the output layer, the encoder and pretraining against their peers
 	$(BIN)/python bench/clusters.py
 	$(BIN)/python bench/encoder.py
@@ -71,6 +79,11 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[test]'
 	@touch $@
 
+.venv/.docs: .venv/.core
+	@echo "installing what the docs need"
+	@$(PIP) -e '.[docs]'
+	@touch $@
+
 .venv/.release: .venv/.core
 	@echo "installing what releases need"
 	@$(PIP) -e '.[release]'
@@ -81,5 +94,5 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help install demo native test check bench bench-peers gpu-check sanitize wheel release-check clean
+.PHONY: help install demo native test check docs pictures bench bench-peers gpu-check sanitize wheel release-check clean
 .DEFAULT_GOAL := help

@@ -3,14 +3,16 @@
 import csv
 import re
 import shlex
-import shutil
 from pathlib import Path
 
-from aplc.data.corpus import Corpus
-from helpers import SMALL, aplc, as_options, ok
+import pytest
 
-README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
-DOCS = Path(__file__).parent.parent / "docs"
+from aplc.data.corpus import Corpus
+from helpers import aplc, ok, topic_rows
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text("utf-8")
+DOCS = ROOT / "docs"
 
 
 def blocks(language, page=None):
@@ -18,25 +20,69 @@ def blocks(language, page=None):
     return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8") if page else README, flags=re.DOTALL)
 
 
-def test_commands_run(corpus, tmp_path, monkeypatch):
+def test_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(corpus, "corpus")
-    shutil.copy(corpus / "test.jsonl", "new.jsonl")
-    commands = [shlex.split(line) for block in blocks("sh") for line in block.splitlines()]
-    assert len(commands) >= 4
-    for program, *arguments in commands:
+    rows = [[row["text"], ";".join(row["labels"])] for row in topic_rows(150, seed=3)]
+    for name in ("records.csv", "new.csv"):
+        with open(name, "w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([["text", "labels"], *rows])
+    install, *commands = [line for block in blocks("sh") for line in block.splitlines()]
+    assert install == "pip install ."  # `make release-check` does that
+    assert len(commands) == 4
+    for program, *arguments in map(shlex.split, commands):
         assert program == "aplc"
-        small = [*SMALL, "train.epochs=1"] if arguments[0] == "train" else []  # the same command, on a smaller model
-        done = aplc(*arguments, *as_options(small))
-        assert done.returncode == 0, (arguments, done.stderr)
-    assert len((tmp_path / "tags.jsonl").read_text().splitlines()) == 60
+        ok(aplc(*arguments))
+    assert "P@5" in (tmp_path / "report.html").read_text("utf-8")
+    assert len((tmp_path / "tags.csv").read_text("utf-8").splitlines()) == 151
 
 
-def test_python_examples_run(tmp_path, monkeypatch):
+def test_python_example_prints_what_it_says(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert blocks("python")
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), {})
+    (block,) = blocks("python")
+    exec(compile(block, "README.md", "exec"), {})
+    found, said = (
+        [(int(share), label) for share, label in re.findall(r"(\d+)% (\w+)", text)]
+        for text in (capsys.readouterr().out, blocks("text")[0])
+    )
+    assert [label for _, label in found] == [label for _, label in said]
+    assert [share for share, _ in found] == pytest.approx([share for share, _ in said], abs=2)
+
+
+def test_every_block_of_code_is_of_a_kind_that_is_run():
+    """Python and commands are run above; text is what was printed, and the one indented block is the picture."""
+    assert set(re.findall(r"^```(\w*)$", README, flags=re.MULTILINE)) == {"sh", "python", "text", ""}
+    indented = re.findall(r"\n\n((?:    .*\n)+)", README)
+    assert [block.count("►") > 3 for block in indented] == [True]
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    pages = [README, *(page.read_text("utf-8") for page in DOCS.glob("*.md"))]
+    named = {target for page in pages for target in re.findall(r"(?:`| {4})make ([a-z][a-z-]+)", page)}
+    assert named >= {"demo", "install", "bench-peers"}
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+
+
+def test_readme_is_short():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert [line for line in lines if len(line) > 120 and not line.startswith(("|", "!", "["))] == []
+
+
+def test_links_lead_somewhere():
+    """Files and headings that README, docs and examples point at."""
+    for page in (ROOT / "README.md", *DOCS.glob("*.md"), *(ROOT / "examples").glob("*.md")):
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text("utf-8")):
+            name, _, heading = link.partition("#")
+            target = page.parent / name if name else page
+            assert target.exists(), (page.name, link)
+            assert not heading or heading in anchors(target), (page.name, link)
+
+
+def anchors(page):
+    """Headings as GitHub and MkDocs name them."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
 
 
 def test_pandas_and_scikit_learn_examples_run(tmp_path, monkeypatch):
@@ -65,7 +111,6 @@ def test_one_file_is_split_as_docs_say(tmp_path, monkeypatch):
 
 
 def test_every_command_is_in_the_table():
-    listed = set(re.findall(r"^\| `aplc (\w+)", README, flags=re.MULTILINE))
+    table = README.split("## All commands")[1].split("\n## ")[0]
     described = {line.split()[0] for line in aplc("--help").stdout.split("Commands:")[1].splitlines() if line.strip()}
-    assert listed == described & listed
-    assert described <= listed
+    assert set(re.findall(r"`aplc (\w+)", table)) == described

@@ -93,7 +93,7 @@ class ModelConfig(EncoderConfig):
     """What is trained: the paper's network; a words model, which ignores the other settings of `model`, `clusters` and
     `train` but the seed; or both, blended. "exported" is what `aplc export` makes."""
     pooling: Literal["auto", "last", "first", "mean"] = "auto"
-    """Which state stands for the text: XLNet's is the last (<cls>); "auto" knows the common families."""
+    """Which state stands for the text: XLNet's is the last (`<cls>`); "auto" knows the common families."""
     hidden_width: int = 768
     """Width d_h of the hidden layer between encoder and clusters."""
     hidden_dropout: float = 0.1
@@ -112,7 +112,7 @@ class ClustersConfig:
     proportions: tuple[float, ...] = (0.5, 0.5)
     """Share of the labels in the head and in each tail (the paper's P_num)."""
     cutoffs: tuple[int, ...] | Literal["proportions", "auto"] = "proportions"
-    """First label rank of each tail; () puts all labels into the head. "auto": the fewest clusters that keep within
+    """First label rank of each tail; [] puts all labels into the head. "auto": the fewest clusters that keep within
     max_parameters by the paper's cost model."""
     max_parameters: int = 0
     """Weights the clusters may have, for "auto"; 0 for half of what a flat layer would need."""

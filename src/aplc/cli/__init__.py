@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from aplc.cli import corpora, labels, machine, reviews, training, using
+from aplc.cli.help import EXAMPLES, Command
 from aplc.errors import AplcError
 from aplc.machine import n_processes
 from aplc.version import __version__
@@ -31,7 +32,7 @@ for command in (
     *(using.evaluate, using.compare, training.ablate, using.predict, reviews.review, using.export, using.serve),
     machine.info,
 ):
-    app.command()(command)
+    app.command(cls=Command, epilog=EXAMPLES[command.__name__])(command)
 
 
 def _print_version(wanted: bool) -> None:

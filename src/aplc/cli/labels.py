@@ -9,6 +9,7 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import DeviceOption, ModelArgument, OutOption
+from aplc.cli.help import EXAMPLES, Command, say_next
 from aplc.data.columns import Columns
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ app = typer.Typer(
 )
 
 
-@app.command("list")
+@app.command("list", cls=Command, epilog=EXAMPLES["list"])
 def list_(
     model: ModelArgument,
     search: Annotated[
@@ -54,7 +55,7 @@ def list_(
             print(f"-\t{old}\trenamed to {name}")
 
 
-@app.command()
+@app.command(cls=Command, epilog=EXAMPLES["add"])
 @reads_columns
 def add(
     model: ModelArgument,
@@ -100,7 +101,7 @@ def add(
         _save(model, trained, changed, out, f"added {len(new):,} labels{note}")
 
 
-@app.command()
+@app.command(cls=Command, epilog=EXAMPLES["rename"])
 def rename(
     model: ModelArgument,
     old: Annotated[str, typer.Argument(help="The label's name.")],
@@ -114,7 +115,7 @@ def rename(
         _save(model, trained, rename_label(trained, old, new), out, f"renamed {old} to {new}")
 
 
-@app.command()
+@app.command(cls=Command, epilog=EXAMPLES["merge"])
 def merge(
     model: ModelArgument,
     names: Annotated[list[str], typer.Argument(help="Labels to merge; they are no longer predicted.")],
@@ -128,7 +129,7 @@ def merge(
         _save(model, trained, merge_labels(trained, names, into), out, f"merged {', '.join(names)} into {into}")
 
 
-@app.command()
+@app.command(cls=Command, epilog=EXAMPLES["retire"])
 def retire(
     model: ModelArgument,
     names: Annotated[list[str], typer.Argument(help="Labels that are never predicted again.")],
@@ -157,3 +158,4 @@ def _save(path: Path, before: "TrainedTagger", after: "TrainedTagger", out: Path
 
     replace_folder(path, before, after, out)
     print(f"{what}; label-set version {after.labels.version}, {after.labels.n_in_use:,} labels in use: {out or path}")
+    say_next("labels", "list", out or path, "--history")

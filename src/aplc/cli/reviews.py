@@ -8,6 +8,7 @@ import typer
 
 from aplc.cli.columns import reads_columns
 from aplc.cli.common import DeviceOption, ModelArgument, OnBadRow, check_outputs, open_corpus, say_rejects
+from aplc.cli.help import say_next
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
@@ -63,6 +64,8 @@ def review(
     left_out = {"reviewed before": queued.done, "repeated": queued.repeated, "without text": queued.empty}
     note = "".join(f", {n:,} {what}" for what, n in left_out.items() if n)
     print(f"queued {queued.written:,} documents{note}" + ("" if out == STDOUT else f": {out}"), file=told)
+    if out != STDOUT:
+        say_next("serve", model, "--review", out, "--feedback", "feedback.jsonl")
 
 
 def evaluate_feedback(
@@ -100,3 +103,4 @@ def evaluate_feedback(
         output_json(json_file, {"model": str(model), "corpus": str(corpus)} | found.to_dict())
     if report:
         write_report(report, found, model=str(model), corpus=str(corpus))
+    say_next("train", "CORPUS", "--more", corpus, "--out", "newer")

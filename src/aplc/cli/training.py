@@ -19,6 +19,7 @@ from aplc.cli.common import (
     open_corpus,
     say_rejects,
 )
+from aplc.cli.help import say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 
@@ -60,6 +61,8 @@ def plan(
     print(planned.render(), file=told)
     if json_file:
         output_json(json_file, planned.to_dict())
+    changes = [word for setting in set_ or [] for word in ("--set", setting)]
+    say_next("train", corpus, *(["--preset", preset] if preset != AUTO else []), *changes, "--out", "model")
 
 
 @reads_columns
@@ -95,6 +98,7 @@ def pretrain(
     pretrain_run(open_texts(corpus, bad_rows, columns), config, out, resume=resume, screen=Screen())
     say_rejects(bad_rows)
     print(f"encoder: {out}")
+    say_next("train", "CORPUS", "--preset", "both", "--set", f"model.encoder={out}", "--out", "model")
 
 
 @reads_columns
@@ -134,6 +138,7 @@ def train(
         source = Source.from_corpus(opened, vocabulary, language, more or [])
         train_run(source, config, out, resume=resume, screen=screen)
     print(f"model: {out}")
+    say_next(*(("evaluate", out, corpus) if corpus.is_dir() else ("predict", out, "FILE", "--out", "tags.jsonl")))
 
 
 @reads_columns

@@ -17,6 +17,7 @@ from aplc.cli.common import (
     open_corpus,
     say_rejects,
 )
+from aplc.cli.help import say_next
 from aplc.cli.reviews import evaluate_feedback
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
@@ -96,6 +97,7 @@ def evaluate(
         write_report(report, evaluation, **about)
         if report != STDOUT:
             print(f"report: {report}", file=sys.stderr)
+    say_next("predict", model, "FILE", "--out", "tags.jsonl")
 
 
 def compare(
@@ -230,6 +232,8 @@ def predict(
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
     print(f"tagged {n:,} documents{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
+    if out != STDOUT:
+        say_next("serve", model)
 
 
 @reads_columns
@@ -251,6 +255,7 @@ def export(
     parity = export_model(model, out, int8=int8, corpus=corpus, columns=columns, screen=Screen())
     print(parity.render())
     print(f"exported: {out}")
+    say_next("serve", out)
 
 
 def serve(
