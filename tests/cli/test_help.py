@@ -1,4 +1,4 @@
-"""Guards what commands say of themselves: an example in every --help that would be understood, and what to type next."""
+"""Guards what commands say of themselves: an example in every --help that is understood, and what to type next."""
 
 import shlex
 
