@@ -16,7 +16,7 @@ from aplc import Tagger
 from aplc.config import Config
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source
-from aplc.errors import AplcError, ModelError
+from aplc.errors import AplcError
 from aplc.models.blend import Blend
 from aplc.models.both import BothModel
 from aplc.predict.explain import explain
@@ -190,8 +190,15 @@ def test_explains(blended):
 
 def test_what_it_cannot_do_is_said_in_one_line(both, corpus, tmp_path):
     fails(aplc("export", both, "--out", tmp_path / "x"), "can't be exported")
-    with pytest.raises(ModelError, match="train it again"):
-        Tagger.from_pretrained(both).partial_fit(["a cat"], [["animals"]])
+    fails(aplc("ablate", "clusters", corpus, "--preset", "both", "--out", tmp_path / "y"), "model.kind=network")
+
+
+def test_both_parts_learn_from_more_documents(both):
+    tagger = Tagger.from_pretrained(both)
+    before = tagger.trained.model
+    after = tagger.partial_fit(["a cat"], [["animals"]]).trained.model
+    assert not np.array_equal(before.words.index.weight, after.words.index.weight)
+    assert any((a != b).any() for a, b in zip(before.network.parameters(), after.network.parameters(), strict=True))
 
 
 def test_card_says_what_is_read(both):

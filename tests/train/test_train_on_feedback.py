@@ -68,3 +68,18 @@ def test_labels_spread_over_processes_refuse_feedback(tmp_path):
     feedback.write_text(json.dumps({"text": "zebra", "accepted": ["animals"]}) + "\n")
     with pytest.raises(RunError, match=r"train\.shard_labels: feedback can't be learned from"):
         run(path, tmp_path / "m", feedback, settings=["train.shard_labels=true"])
+
+
+def test_words_take_rejections_of_labels_that_no_document_has(tmp_path):
+    """The usual loop: a mention proposes such a label, and the reviewer rejects it."""
+    rows = [{"text": f"cat {i}" if i % 2 else f"dog {i}", "labels": ["cats" if i % 2 else "dogs"]} for i in range(40)]
+    write_rows(tmp_path / "corpus.jsonl", rows)
+    line = {"text": "hamster wheel cat", "accepted": ["cats"], "rejected": ["wheel 99"]}
+    write_rows(tmp_path / "more.jsonl", [line])
+    write_rows(tmp_path / "vocabulary.jsonl", [{"label": f"wheel {i}"} for i in range(100)])
+    source = Source.from_corpus(
+        Corpus.open(tmp_path / "corpus.jsonl"), tmp_path / "vocabulary.jsonl", more=[tmp_path / "more.jsonl"]
+    )
+    trained = train(source, Config.from_preset("words"), tmp_path / "model")
+    assert len(trained.labels) == 102
+    assert trained.labels.counts[:2].sum() == 41

@@ -76,3 +76,12 @@ def test_partial_fit_takes_new_labels_too():
     tagger = tagger_of("words").partial_fit(["plane wing", "plane airport"], [["planes"], ["planes", "cats"]])
     assert "planes" in tagger.classes_
     assert dict(tagger.predict("plane", top_k=4))["planes"] > dict(tagger.predict("rail", top_k=4))["planes"]
+
+
+def test_a_label_of_the_vocabulary_is_found_once_it_has_documents():
+    """And gives no useless curve to labels that come after it."""
+    tagger = Tagger("words", settings=["data.validation=0"]).fit(*rows_of(200, WORDS), vocabulary={"X1": "zeppelin"})
+    tagger.partial_fit(["plane wing"] * 20, [["X1"]] * 20)
+    assert dict(tagger.predict("plane wing", top_k=4))["X1"] > 0.1
+    tagger.partial_fit(["hamster wheel"] * 20, [["Y"]] * 20)
+    assert dict(tagger.predict("hamster wheel", top_k=5))["Y"] > 0.1

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from scipy import sparse
 from scipy.special import expit
 
 from aplc.config import Config
@@ -30,7 +29,7 @@ from aplc.models.blend import Blend, log_odds
 from aplc.models.network import TaggingModel
 from aplc.nn.checked import compare_headers, read_header
 from aplc.words import model as words_models
-from aplc.words.model import LOGITS_AT_ONCE, Floats, WordsModel, best_labels
+from aplc.words.model import LOGITS_AT_ONCE, Floats, WordsBatch, WordsModel, best_labels
 
 
 class Read(NamedTuple):
@@ -74,10 +73,10 @@ class BothModel:
     def parts(self) -> Mapping[str, PartTopK]:
         return {"words": self._topk_of_words, "network": self._topk_of_network}
 
-    def prepare(self, texts: Sequence[str]) -> tuple[sparse.csr_array, Batch]:
+    def prepare(self, texts: Sequence[str]) -> tuple[WordsBatch, Batch]:
         return self.words.prepare(texts), self.network.prepare(texts)
 
-    def read(self, batch: tuple[sparse.csr_array, Batch]) -> Read:
+    def read(self, batch: tuple[WordsBatch, Batch]) -> Read:
         if not self.blend.uses_network:
             words_BL = self.words.read(batch[0])
             return Read(words_BL, None, self.blend(words_BL, np.float32(0)), batch[1])
@@ -90,7 +89,7 @@ class BothModel:
     def probability_of(self, states: Read, label: int) -> NDArray[np.float64]:
         return expit(states.both[:, label].astype(np.float64))
 
-    def opinions(self, batch: tuple[sparse.csr_array, Batch]) -> tuple[Floats, Floats]:
+    def opinions(self, batch: tuple[WordsBatch, Batch]) -> tuple[Floats, Floats]:
         """The words' logits and the network's, (B, L) each."""
         return self.words.read(batch[0]), self._network_logits(batch[1])
 

@@ -165,7 +165,7 @@ def _own_curve(s: Floats, hit: NDArray[np.bool_]) -> Floats:
 
 
 def _no_flatter(curve_L3: Floats, s: Floats) -> Floats:
-    """Curves that `rising` (words/model.py) can take.
+    """Curves that `rising` (words/index.py) can take.
 
     A curve whose slope is below 1 at all scores belongs to a label without signal. `rising` knows no lower slope, and
     would take the line of slope 1 through a point beyond all scores. So it is given the one through their mean.

@@ -90,6 +90,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         names = Names.of([])
     else:
         worth_3L = mention_worth(learned_16, known_L)
+        worth_3L[:, (known_L.n == 0) & (count_L > 0)] = [[0], [1], [0]]  # only reviewed documents have them
         right = (mentions_NL * y_NL).nnz / mentions_NL.nnz
         screen.say(
             f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "
@@ -113,7 +114,7 @@ def names_of(labels: LabelSet, vocabulary: Vocabulary | None) -> list[tuple[str,
     """Of every label: what the vocabulary calls it, or else the label itself."""
     entries = vocabulary.entries if vocabulary else {}
     called = ((label, entries.get(label)) for label in labels.names)
-    return [((entry.name, *entry.names) if entry and entry.name else (label,)) for label, entry in called]
+    return [((entry.name or label, *entry.names) if entry else (label,)) for label, entry in called]
 
 
 def _mentions(
@@ -185,7 +186,7 @@ def read_reviewed(
         return None
     x_PV, has_PL = read_matrices(cache, rows, features, n_labels)
     rejected = map(cache.rejected, rows.tolist())
-    ids = [np.unique(own) for own in rejected if own is not None]
+    ids = [np.unique(own[own < n_labels]) for own in rejected if own is not None]  # others are rare enough already
     joined, ends = np.concatenate(ids), np.cumsum([0, *map(len, ids)])
     wrong_PL = sparse.csr_array((np.ones(len(joined), np.float32), joined, ends), shape=has_PL.shape)
     reviewed = Reviewed.of(x_PV, has_PL, wrong_PL, n_documents)

@@ -23,6 +23,7 @@ from scipy import sparse
 
 from aplc.config import Config
 from aplc.data.examples import Examples
+from aplc.words.curves import PLAIN
 from aplc.words.index import Index
 from aplc.words.model import WordsModel
 from aplc.words.names import NO_DOCUMENTS, Known, Names, mention_worth
@@ -62,7 +63,7 @@ def add_labels(
         parts.append(sparse.csr_array(np.where(np.abs(weight_VC) >= model.prune, weight_VC, 0).astype(np.float32)))
         advance(len(n_C[some]))
     weight_VL = sparse.hstack([model.index.matrix, *parts], format="csr")
-    like = np.array([_like(n, examples.counts) for n in n_C])
+    like_3C = np.stack([_curve_of(model, int(n), examples.counts) for n in n_C], 1)
     none_C = np.zeros_like(n_C)
     known = Known(none_C, none_C, _chance_mentions(model, examples))
     worth_3C = mention_worth(model.learned, known) if len(model.learned) else np.zeros((3, n_new), np.float32)
@@ -70,9 +71,9 @@ def add_labels(
     unseen_31 = np.array([[NO_DOCUMENTS], [1], [0]], dtype=np.float32)
     grown = replace(
         model,
-        index=Index.of(weight_VL, model.index.scale),
+        index=Index.of(weight_VL, _scale(model)),
         bias_L=np.concatenate([model.bias_L, share_C]),
-        curve_3L=np.concatenate([model.curve_3L, np.where(n_C > 0, model.curve_3L[:, like], unseen_31)], 1),
+        curve_3L=np.concatenate([model.curve_3L, np.where(n_C > 0, like_3C, unseen_31)], 1),
         names=names if len(model.learned) else model.names,
         worth_3L=np.concatenate([model.worth_3L, worth_3C], 1),
     )
@@ -83,36 +84,53 @@ def learn(model: WordsModel, _config: Config, texts: list[str], truth: Sequence[
     """The words model after more documents: the labels that they carry have new weights."""
     labels = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, truth)]).astype(np.int64))
     x_PV, by_label = model.prepare(texts).x, model.index.matrix.tocsc()
-    y_PL = np.zeros((len(texts), model.n_labels), dtype=np.float32)
-    for row, own in enumerate(truth):
-        y_PL[row, list(own)] = 1
+    if not len(labels):
+        return model
+    row, own = np.repeat(np.arange(len(truth)), list(map(len, truth))), np.concatenate(list(map(np.asarray, truth)))
+    y_PL = sparse.csc_array((np.ones(len(own), np.float32), (row, own)), shape=(len(texts), model.n_labels))
     columns: dict[int, sparse.csc_array] = {}
     for start in range(0, len(labels), AT_ONCE):
         some = labels[start : start + AT_ONCE]
         old_VC = by_label[:, some].toarray()
-        new_VC = old_VC + moved(x_PV, y_PL[:, some] - (x_PV @ old_VC + model.bias_L[some]), model.ridge)
+        off_PC = np.minimum(y_PL[:, some].toarray(), 1) - (x_PV @ old_VC + model.bias_L[some])
+        new_VC = old_VC + moved(x_PV, off_PC, model.ridge)
         kept = sparse.csc_array(np.where(np.abs(new_VC) >= model.prune, new_VC, 0).astype(np.float32))
         columns |= {int(label): kept[:, [j]] for j, label in enumerate(some)}
     rest = np.setdiff1d(np.arange(model.n_labels), labels)
     joined = sparse.hstack([by_label[:, rest], *(columns[int(label)] for label in labels)], format="csc")
     order = np.argsort(np.concatenate([rest, labels]))
-    return replace(model, index=Index.of(joined[:, order].tocsr(), model.index.scale))
+    curve_3L = model.curve_3L.copy()
+    first = labels[curve_3L[0, labels] == NO_DOCUMENTS]
+    curve_3L[:, first] = _curve_of(model, 1, None)[:, None]  # their first documents
+    return replace(model, index=Index.of(joined[:, order].tocsr(), _scale(model)), curve_3L=curve_3L)
 
 
-def _like(n: int, counts: NDArray[np.int64]) -> int:
-    """An old label with about as many documents; of equal ones the last, which has no curve of its own."""
-    seen = np.flatnonzero(counts > 0)
-    gap = np.abs(np.log(counts[seen]) - np.log(max(n, 1)))
-    return int(seen[np.flatnonzero(gap == gap.min())[-1]])
+def _curve_of(model: WordsModel, n: int, counts: NDArray[np.int64] | None) -> Floats:
+    """The curve, (3,), of an old label with about n documents: of equal ones the last, which has none of its own.
+
+    Without `counts`, of the rarest. Labels that the model learned from no document have no curve to give.
+    """
+    known = np.flatnonzero(model.curve_3L[0, : model.n_seen] != NO_DOCUMENTS)
+    if counts is not None:
+        known = known[counts[known] > 0]
+    if not len(known):
+        return np.array(PLAIN, dtype=np.float32)
+    gap = np.abs(np.log(counts[known]) - np.log(max(n, 1))) if counts is not None else -known
+    return model.curve_3L[:, known[np.flatnonzero(gap == gap.min())[-1]]]
+
+
+def _scale(model: WordsModel) -> np.float32 | None:
+    """That of the weights there are, so that they stay the same."""
+    return model.index.scale if len(model.index.label) else None
 
 
 def _chance_mentions(model: WordsModel, examples: Examples) -> NDArray[np.int64]:
     """How many old documents would have all words of a new label's name if words were independent."""
     found, n = [], examples.n_documents
-    is_word = model.features.bucket < STARTS[1]
     for name in examples.names:
         counts = count_split([words_of(name)], runs=False)
-        at = np.isin(model.features.bucket, counts.indices) & is_word
+        wanted = counts.indices[counts.indices < STARTS[1]]
+        at = np.isin(model.features.bucket, wanted)
         share = np.minimum(np.exp(1 - model.features.idf[at].astype(np.float64)), 1)
-        found.append(round(n * float(np.prod(share))) if at.any() else 0)
+        found.append(round(n * float(np.prod(share))) if 0 < len(wanted) == at.sum() else 0)  # else a new word is in it
     return np.array(found, dtype=np.int64)

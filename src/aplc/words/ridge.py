@@ -109,7 +109,7 @@ def solve(
     mine, curves = shared_out(len(parts)), Curves(len(learn_from), mentions_ML)
     system: Direct | Conjugate | None = None
     solvers: dict[bool, Solver] = {}
-    if reviewed or not all(map(blocks.has, mine)):
+    if reviewed or any(world().gather(not all(map(blocks.has, mine)))):  # all processes, or none: they work together
         system, solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
     with screen.bar("solving", n_labels, unit="labels") as advance:
         for number in mine:
