@@ -152,7 +152,7 @@ def test_queue_is_worked_through_and_continued(chromium, tagger, tmp_path):
         for done, text in ((1, QUEUE[1]["text"]), (2, "rain")):
             wait_for(chromium, progress.format(done))
             wait_for(chromium, f"document.getElementById('text').value === {json.dumps(text)}")
-            wait_for(chromium, "document.querySelectorAll('#labels li').length > 0")
+            wait_for(chromium, f"!document.getElementById('send').disabled && tagged?.text === {json.dumps(text)}")
             chromium.run("document.getElementById('accept-all').click(); document.getElementById('send').click()")
         wait_for(chromium, "document.getElementById('status').textContent === 'All documents are reviewed.'")
         assert [entry.get("id") for entry in served.entries()] == ["1", None, "3"]

@@ -143,7 +143,7 @@ function chooseByKey(event) {
 }
 
 async function send() {
-  if (!canCorrect || !tagged) return;
+  if (!canCorrect || !tagged || (current && tagged.text !== current.text)) return; // its labels are on the way
   const body = { text: tagged.text, accepted: labelsThat("accepted"), rejected: labelsThat("rejected"), added: [...added.keys()] };
   if (current?.id != null) body.id = current.id;
   if ($("reviewer").value.trim()) body.reviewer = $("reviewer").value.trim();
