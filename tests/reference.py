@@ -375,9 +375,17 @@ def ridge_weights(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
 
 
-def neighbourhood(rare: np.ndarray, own: Sequence[int], most: int) -> list[int]:
-    """A label's own documents, and the `most` others that share most rare words with them."""
-    shared = {i: float(rare[i] @ rare[own].sum(0)) for i in range(len(rare)) if i not in own}
+def neighbourhood(rare: np.ndarray, own: Sequence[int], most: int, reach: float = np.inf) -> list[int]:
+    """A label's own documents, and the `most` others that share most rare words with them.
+
+    Words count, the rarest first, until they have more than `reach` documents together; the rarest one always.
+    """
+    n_documents, looked_at, words = (rare > 0).sum(0), 0, []
+    for word in sorted(np.flatnonzero(rare[own].sum(0)), key=lambda word: (n_documents[word], word)):
+        looked_at += n_documents[word]
+        if not words or looked_at <= reach:
+            words.append(word)
+    shared = {i: float(rare[i, words] @ rare[own][:, words].sum(0)) for i in range(len(rare)) if i not in own}
     others = sorted((i for i in shared if shared[i] > 0), key=lambda i: (-shared[i], i))
     return [*own, *others[:most]]
 

@@ -108,9 +108,9 @@ class Cases:
         x = self.matrix(self.size(), self.size(), least=0)
         by_word = x.T.tocsr() if not self.spoiled else self.matrix(*x.shape[::-1], least=0)
         own = self.matrix(self.size(10), x.shape[0])
-        most = self.size(5)
-        start, document = native.choose(x, by_word, own, most)
-        if self.spoiled:
+        most, reach = self.size(5), int(self.rng.choice([0, 10, 2**62]))
+        start, document = native.choose(x, by_word, own, most, reach)
+        if self.spoiled or reach < 2**62:
             return
         ones = sparse.csr_array((np.ones_like(own.data), own.indices, own.indptr), shape=own.shape)
         shared = self.dense(ones) @ self.dense(x) @ self.dense(by_word)

@@ -46,14 +46,17 @@ def local_of(system):
     return Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
 
 
+@pytest.mark.parametrize("reach", [0, 7, 40, 1 << 15])
 @pytest.mark.usefixtures("few", "compiled_or_not")
-def test_neighbours_share_most_rare_words(corpus):
+def test_neighbours_share_most_of_the_rarest_words(corpus, reach, monkeypatch):
+    monkeypatch.setattr(local, "REACH", reach)
     x, y = corpus
-    system, _, rare = parts_of(x)
+    system = Conjugate(x, F, RIDGE)
+    rare = system.x_NR.x.toarray()
     near = local_of(system).neighbourhoods(y, system.x_RN.x)
     for label, (start, stop) in enumerate(zip(near.start, near.start[1:], strict=False)):
         own = y.indices[y.indptr[label] : y.indptr[label + 1]]
-        assert sorted(near.document[start:stop]) == sorted(neighbourhood(rare, own, 15))
+        assert sorted(near.document[start:stop]) == sorted(neighbourhood(rare, own, 15, reach))
 
 
 @pytest.mark.skipif(native.library() is None, reason="compiled code is not used: see aplc info")
@@ -61,7 +64,7 @@ def test_of_equal_neighbours_the_first_are_chosen():
     x = sparse.csr_array(np.ones((10, 1), dtype=np.float32))
     own = sparse.csr_array(np.eye(10, dtype=np.float32)[[4, 9]])
     for choose in native.choose, choose_slowly:
-        start, document = choose(x, x.T.tocsr(), own, 3)
+        start, document = choose(x, x.T.tocsr(), own, 3, 100)
         assert start.tolist() == [0, 4, 8]
         assert document.tolist() == [4, 0, 1, 2, 9, 0, 1, 2]
 

@@ -134,13 +134,15 @@ def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
     return out
 
 
-def choose(x: sparse.csr_array, by_word: sparse.csr_array, own: sparse.csr_array, most: int) -> tuple[NDArray, NDArray]:
+def choose(
+    x: sparse.csr_array, by_word: sparse.csr_array, own: sparse.csr_array, most: int, reach: int
+) -> tuple[NDArray, NDArray]:
     """Neighbourhoods of labels from their own documents, (labels, documents): where each begins, and the documents.
 
-    Values are not negative.
+    Of `by_word` about `reach` entries are looked at for a label, the rarest words first. Values are not negative.
     """
     _require((own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1]), "documents and words do not fit")
-    _require(most >= 0, f"{most} neighbours")
+    _require(most >= 0 and reach >= 0, f"{most} neighbours among {reach} entries")
     rows, columns = _Matrix(x), _Matrix(by_word)
     own_start, ids = np.ascontiguousarray(own.indptr, np.int64), np.ascontiguousarray(own.indices, np.int32)
     is_rising = len(own_start) == own.shape[0] + 1 and own_start[0] >= 0 and bool((np.diff(own_start) >= 0).all())
@@ -148,7 +150,7 @@ def choose(x: sparse.csr_array, by_word: sparse.csr_array, own: sparse.csr_array
     place = own_start + most * np.arange(len(own_start))
     document, count = np.empty(place[-1], dtype=np.int32), np.empty(own.shape[0], dtype=np.int64)
     arrays = (array.ctypes.data for array in (own_start, ids, place, document, count))
-    call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, *arrays)
+    call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, reach, *arrays)
     _run("choose", call, threads(), f"neighbours among {own.shape[1]:,} documents")
     start = np.concatenate([[0], np.cumsum(count)])
     return start, document[np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])]

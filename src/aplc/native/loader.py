@@ -54,7 +54,7 @@ class Cross(ctypes.Structure):
 class Choice(ctypes.Structure):
     _fields_ = [
         *_fields(Rows, "by_document", "by_word"),
-        *_fields(_Size, "n_labels", "n_own", "most"),
+        *_fields(_Size, "n_labels", "n_own", "most", "reach"),
         *_fields(_Array, "own_start", "own", "place", "document", "count"),
     ]
 

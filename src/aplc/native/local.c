@@ -40,6 +40,11 @@ static int rising(const void *one, const void *other) {
     return (a > b) - (a < b);
 }
 
+static int rising_64(const void *one, const void *other) {
+    int64_t a = *(const int64_t *)one, b = *(const int64_t *)other;
+    return (a > b) - (a < b);
+}
+
 typedef struct {
     const Choice *it;
     Queue queue;
@@ -47,13 +52,14 @@ typedef struct {
 
 typedef struct { /* a thread's own memory */
     float *sum, *shared, *room; /* of words; of documents; for ranking */
-    int32_t *word, *met; /* words and documents whose sums are not zero */
+    int64_t *word; /* words whose sums are not zero: the documents that have one, and its number */
+    int32_t *met; /* documents whose sums are not zero */
 } ChoiceRoom;
 
 /* Adds the words of a label's own documents; how many there are, or -1. Values are not negative, so that only a word
  * without a place in the list has a sum of zero. */
 static int64_t add_words(const Choice *it, int64_t label, ChoiceRoom *room) {
-    int64_t n_words = 0, first, last;
+    int64_t n_words = 0, first, last, start, stop;
     for (int64_t d = it->own_start[label]; d < it->own_start[label + 1]; d++) {
         if (!entries(&it->by_document, it->own[d], &first, &last)) return -1;
         for (int64_t e = first; e < last; e++) {
@@ -61,28 +67,36 @@ static int64_t add_words(const Choice *it, int64_t label, ChoiceRoom *room) {
             float value = it->by_document.value[e];
             if (!inside(w, it->by_document.n_columns) || !(value >= 0)) return -1;
             if (value == 0) continue;
-            if (room->sum[w] == 0) room->word[n_words++] = w;
+            if (room->sum[w] == 0) {
+                if (!entries(&it->by_word, w, &start, &stop) || !inside(stop - start, INT32_MAX)) return -1;
+                room->word[n_words++] = (stop - start) << 32 | w;
+            }
             room->sum[w] += value;
         }
     }
+    qsort(room->word, (size_t)n_words, sizeof *room->word, rising_64);
     return n_words;
 }
 
-/* What each document shares with these words; how many share anything, or -1. */
+/* What each document shares with these words, the rarest first, as far as `reach` goes; how many share anything, or
+ * -1. */
 static int64_t add_documents(const Choice *it, int64_t n_words, ChoiceRoom *room) {
-    int64_t n_met = 0, first, last;
+    int64_t n_met = 0, looked_at = 0, first, last;
     for (int64_t i = 0; i < n_words; i++) {
-        int32_t w = room->word[i];
+        int32_t w = (int32_t)(room->word[i] & INT32_MAX);
+        float sum = room->sum[w];
+        room->sum[w] = 0;
+        looked_at += room->word[i] >> 32;
+        if (i && looked_at > it->reach) continue;
         if (!entries(&it->by_word, w, &first, &last)) return -1;
         for (int64_t e = first; e < last; e++) {
             int32_t d = it->by_word.column[e];
-            float more = room->sum[w] * it->by_word.value[e];
+            float more = sum * it->by_word.value[e];
             if (!inside(d, it->by_word.n_columns) || !(it->by_word.value[e] >= 0)) return -1;
             if (!(more > 0)) continue; /* too small for a float */
             if (room->shared[d] == 0) room->met[n_met++] = d;
             room->shared[d] += more;
         }
-        room->sum[w] = 0;
     }
     return n_met;
 }
@@ -109,7 +123,7 @@ static int64_t choose(const Choice *it, int64_t label, ChoiceRoom *room) {
     left -= n;
     if (least > 0 && left > 0) {
         int64_t tied = 0;
-        int32_t *ties = room->word; /* no longer needed; there is room for all documents */
+        int32_t *ties = (int32_t *)room->room; /* no longer needed */
         for (int64_t i = 0; i < n_met; i++)
             if (shared[met[i]] == least) ties[tied++] = met[i];
         qsort(ties, (size_t)tied, sizeof *ties, rising);
@@ -124,7 +138,7 @@ static void choose_some(void *given) {
     ChoiceWork *work = given;
     size_t documents = (size_t)work->it->by_document.n_rows + 1, words = (size_t)work->it->by_document.n_columns + 1;
     ChoiceRoom room = {.sum = calloc(words, sizeof(float)), .shared = calloc(documents, sizeof(float)),
-                       .room = malloc(documents * sizeof(float)), .word = malloc((words + documents) * sizeof(int32_t)),
+                       .room = malloc(documents * sizeof(float)), .word = malloc(words * sizeof(int64_t)),
                        .met = malloc(documents * sizeof(int32_t))};
     if (!room.sum || !room.shared || !room.room || !room.word || !room.met) {
         work->queue.failure = NO_MEMORY;

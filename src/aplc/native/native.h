@@ -55,7 +55,7 @@ typedef struct {
 /* local.c */
 typedef struct {
     Rows by_document, by_word; /* documents x words, and the same by words */
-    int64_t n_labels, n_own, most; /* most: documents beside a label's own */
+    int64_t n_labels, n_own, most, reach; /* most: documents beside a label's own; reach: entries looked at */
     const int64_t *own_start; /* a label's own documents */
     const int32_t *own;
     const int64_t *place; /* where a label's neighbourhood begins in `document`: room for its own and `most` more */

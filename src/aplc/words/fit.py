@@ -233,4 +233,11 @@ def read_matrices(
         own = [np.unique(ids) for ids in labels]
         ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
         y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(own), n_labels)))
-    return sparse.vstack(x_parts, format="csr"), sparse.vstack(y_parts, format="csr")
+    return _stacked(x_parts), _stacked(y_parts)
+
+
+def _stacked(parts: list[sparse.csr_array]) -> sparse.csr_array:
+    """One above the other, with indices in 32 bits, as C takes them: else every product would copy them."""
+    x = sparse.vstack(parts, format="csr")
+    narrow = np.int32 if x.nnz < 2**31 else np.int64
+    return sparse.csr_array((x.data, x.indices.astype(narrow), x.indptr.astype(narrow)), shape=x.shape)

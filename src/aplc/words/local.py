@@ -2,7 +2,8 @@
 
 Of the equations (XX' + r I) a = y (`ridge.py`) the frequent words F tie all documents together; rare words R tie a
 document to a few others. So for a label of few documents, R is taken into account among its *neighbourhood* J alone:
-its own documents and the `NEIGHBOURS` that share most of R with them. For all others R counts by its diagonal only:
+its own documents and the `NEIGHBOURS` that share most of R with them, found by their rarest words. For all others R
+counts by its diagonal only:
 
     K = P + E O E',     P = X_F X_F' + diag(q),     O = X_J X_J' without its diagonal, in the words R,
 
@@ -12,9 +13,10 @@ iteration has as many numbers as J has documents, and one of F for what P^-1 doe
 
     P^-1 y = (y - X_F u) / q,     u = (I + S'S)^-1 S' y / q^1/2,     S = diag(q)^-1/2 X_F,
 
-and the weights of F are X_F' P^-1 y = u. The cost of a label is a product with the inverse matrix of F at each of two
-or three iterations, however many documents there are. The price is what R says of documents outside J: on TIBKAT's
-records 0.1 of a point with 100 neighbours, nothing with 300 (bench/LOG.md).
+and the weights of F are X_F' P^-1 y = u. The cost of a label is a product with the inverse matrix of F at each of one
+or two iterations, however many documents there are. (The first, P^-1 y, is nearly free: a label's own documents have
+few of F's words.) The price is what R says of documents outside J: on TIBKAT's records 0.1 of a point with 100
+neighbours, nothing with 300 (bench/LOG.md).
 
 Scores for the curves are those of documents left out for good: they are nobody's neighbours, and labels that some of
 them have are solved for a second time without. What F still knows of such a document i, as one without the label, is
@@ -37,9 +39,13 @@ from scipy import sparse
 from torch import Tensor
 
 from aplc import native
+from aplc.words.systems import Product
 
 NEIGHBOURS = 300
 """Documents of a neighbourhood beside the label's own."""
+REACH = 1 << 15
+"""Documents' entries by which a label's neighbours are found, those of the rarest words first. In a large corpus words
+of R have thousands of documents; looking at all of them took half of the time and changed nothing (bench/LOG.md)."""
 
 Floats = NDArray[np.floating]
 
@@ -94,9 +100,9 @@ class Local:
     def neighbourhoods(self, own_CN: sparse.csr_array, x_RN: sparse.csr_array) -> Neighbourhoods:
         """J of some labels."""
         if native.library() is None:
-            chosen = choose_slowly(self.x_NR, x_RN, own_CN, NEIGHBOURS)
+            chosen = choose_slowly(self.x_NR, x_RN, own_CN, NEIGHBOURS, REACH)
             return SlowNeighbourhoods(self.x_NR, self.s_NF, *chosen)
-        return _Compiled(self.x_NR, self.s_NF, *native.choose(self.x_NR, x_RN, own_CN, NEIGHBOURS))
+        return _Compiled(self.x_NR, self.s_NF, *native.choose(self.x_NR, x_RN, own_CN, NEIGHBOURS, REACH))
 
     def answer(
         self, own_CN: sparse.csr_array, x_RN: sparse.csr_array, tolerance: float, most_iterations: int
@@ -108,7 +114,7 @@ class Local:
         near = self.neighbourhoods(own_CN, x_RN)
         document, start = near.document, near.start
         y_J = _is_own(near, own_CN).astype(np.float32)
-        a_J, weight_CF = self._nearly(near, y_J)
+        a_J, weight_CF = self._first(near, y_J, own_CN)
         a_CN = sparse.csr_array((a_J, document, start), shape=own_CN.shape)
         rest_J, enough_C = -self._meet(near, a_J), tolerance**2 * near.dot(y_J, y_J)
         left_C = np.arange(own_CN.shape[0])  # labels that are not solved for yet
@@ -135,12 +141,20 @@ class Local:
             rest_J, before_C = rest_J - length_C[near.label] * image_J, rho_C
         return None
 
+    def _first(self, near: Neighbourhoods, y_J: Floats, own_CN: sparse.csr_array) -> tuple[Floats, Floats]:
+        """P^-1 y, as `_nearly`. A label's own documents have few of F's words: most of the inverse is not read."""
+        scaled_CN = sparse.csr_array((1 / self.root_N[own_CN.indices], own_CN.indices, own_CN.indptr), own_CN.shape)
+        weight_CF = Product(sparse.csr_array(scaled_CN @ self.s_NF))(self.inverse_FF).numpy()
+        return self._spread(near, y_J / self.root_N[near.document], weight_CF), weight_CF
+
     def _nearly(self, near: Neighbourhoods, value_J: Floats) -> tuple[Floats, Floats]:
         """P^-1 of it, in J and as the weights of F."""
-        root_J = self.root_N[near.document]
-        scaled_J = value_J / root_J
+        scaled_J = value_J / self.root_N[near.document]
         weight_CF = (torch.from_numpy(near.gather(scaled_J)) @ self.inverse_FF).numpy()
-        return (scaled_J - near.spread(weight_CF)) / root_J, weight_CF
+        return self._spread(near, scaled_J, weight_CF), weight_CF
+
+    def _spread(self, near: Neighbourhoods, scaled_J: Floats, weight_CF: Floats) -> Floats:
+        return (scaled_J - near.spread(weight_CF)) / self.root_N[near.document]
 
     def _meet(self, near: Neighbourhoods, value_J: Floats) -> Floats:
         """O times it."""
@@ -196,13 +210,19 @@ class SlowNeighbourhoods(Neighbourhoods):
 
 
 def choose_slowly(
-    x_NR: sparse.csr_array, x_RN: sparse.csr_array, own_CN: sparse.csr_array, most: int
+    x_NR: sparse.csr_array, x_RN: sparse.csr_array, own_CN: sparse.csr_array, most: int, reach: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """`native.choose` by SciPy, a label at a time."""
-    chosen = []
+    chosen, entries_R = [], np.diff(x_RN.indptr)
     for label in range(own_CN.shape[0]):
         own = own_CN.indices[own_CN.indptr[label] : own_CN.indptr[label + 1]]
-        shared_N = np.asarray((own_CN[[label]] @ x_NR @ x_RN).toarray()).ravel()
+        sum_1R = (own_CN[[label]] @ x_NR).tocsr()
+        word = np.unique(sum_1R.indices[sum_1R.data > 0])
+        word = word[np.argsort(entries_R[word], kind="stable")]
+        looked_at = np.cumsum(entries_R[word]) <= reach
+        looked_at[:1] = True
+        word = np.sort(word[looked_at])
+        shared_N = np.asarray((sum_1R[:, word] @ x_RN[word]).toarray()).ravel()
         shared_N[own] = 0
         order = np.argsort(-shared_N, kind="stable")[:most]
         chosen.append(np.concatenate([own, np.sort(order[shared_N[order] > 0])]))
