@@ -67,9 +67,11 @@ int main(void) {
     CALL(cross, cross), print("cross", out, LABELS * LABELS);
 
     int64_t place[ROWS + 1], count[ROWS];
+    uint8_t may[LABELS];
+    for (int i = 0; i < LABELS; i++) may[i] = i != 3;
     int32_t document[ROWS * (EACH + 20)];
     for (int i = 0; i <= ROWS; i++) place[i] = i * (EACH + 20);
-    Choice choice = {x, by_word, ROWS, own.n_entries, 20, 100, own.start, own.column, place, document, count};
+    Choice choice = {x, by_word, ROWS, own.n_entries, 20, 100, own.start, own.column, may, place, document, count};
     CALL(choose, choice);
     for (int i = 0; i < ROWS; i++) printf("chosen %d %d\n", (int)count[i], (int)document[place[i] + count[i] - 1]);
     Neighbourhoods near = {x, ROWS, own.n_entries, own.start, own.column, numbers(own.n_entries), out};

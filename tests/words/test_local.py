@@ -15,6 +15,7 @@ from reference import local_answer, neighbourhood
 
 QUIET = Screen(quiet=True)
 N, V, F, RIDGE = 120, 300, 20, 0.6
+EVERYONE = np.ones(N, dtype=bool)
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +43,6 @@ def parts_of(x):
     return system, x.toarray()[:, frequent].astype(np.float64), x.toarray()[:, ~frequent].astype(np.float64)
 
 
-def local_of(system):
-    return Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
-
-
 @pytest.mark.parametrize("reach", [0, 7, 40, 1 << 15])
 @pytest.mark.usefixtures("few", "compiled_or_not")
 def test_neighbours_share_most_of_the_rarest_words(corpus, reach, monkeypatch):
@@ -53,7 +50,7 @@ def test_neighbours_share_most_of_the_rarest_words(corpus, reach, monkeypatch):
     x, y = corpus
     system = Conjugate(x, F, RIDGE)
     rare = system.x_NR.x.toarray()
-    near = local_of(system).neighbourhoods(y, system.x_RN.x)
+    near = Local(system).neighbourhoods(y, EVERYONE)
     for label, (start, stop) in enumerate(zip(near.start, near.start[1:], strict=False)):
         own = y.indices[y.indptr[label] : y.indptr[label + 1]]
         assert sorted(near.document[start:stop]) == sorted(neighbourhood(rare, own, 15, reach))
@@ -64,7 +61,7 @@ def test_of_equal_neighbours_the_first_are_chosen():
     x = sparse.csr_array(np.ones((10, 1), dtype=np.float32))
     own = sparse.csr_array(np.eye(10, dtype=np.float32)[[4, 9]])
     for choose in native.choose, choose_slowly:
-        start, document = choose(x, x.T.tocsr(), own, 3, 100)
+        start, document = choose(x, x.T.tocsr(), own, EVERYONE[:10], 3, 100)
         assert start.tolist() == [0, 4, 8]
         assert document.tolist() == [4, 0, 1, 2, 9, 0, 1, 2]
 
@@ -73,7 +70,7 @@ def test_of_equal_neighbours_the_first_are_chosen():
 def test_answers_solve_the_equations_of_the_neighbourhood(corpus):
     x, y = corpus
     system, frequent, rare = parts_of(x)
-    answer = local_of(system).answer(y, system.x_RN.x, 1e-6, 100)
+    answer = Local(system).answer(y, EVERYONE, 1e-6, 100)
     order = np.argsort(system.order_V[:F])
     for label in range(y.shape[0]):
         own = y.indices[y.indptr[label] : y.indptr[label + 1]]
@@ -86,7 +83,7 @@ def test_answers_solve_the_equations_of_the_neighbourhood(corpus):
 def test_too_few_iterations_are_no_answer(corpus):
     x, y = corpus
     system = parts_of(x)[0]
-    assert local_of(system).answer(y, system.x_RN.x, 1e-6, 1) is None
+    assert Local(system).answer(y, EVERYONE, 1e-6, 1) is None
 
 
 @pytest.mark.usefixtures("compiled_or_not")

@@ -135,11 +135,17 @@ def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
 
 
 def choose(
-    x: sparse.csr_array, by_word: sparse.csr_array, own: sparse.csr_array, most: int, reach: int
+    x: sparse.csr_array,
+    by_word: sparse.csr_array,
+    own: sparse.csr_array,
+    may: NDArray[np.bool_],
+    most: int,
+    reach: int,
 ) -> tuple[NDArray, NDArray]:
     """Neighbourhoods of labels from their own documents, (labels, documents): where each begins, and the documents.
 
-    Of `by_word` about `reach` entries are looked at for a label, the rarest words first. Values are not negative.
+    `may` says which documents may be neighbours. Of `by_word` about `reach` entries are looked at for a label, the
+    rarest words first. Values are not negative.
     """
     _require((own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1]), "documents and words do not fit")
     _require(most >= 0 and reach >= 0, f"{most} neighbours among {reach} entries")
@@ -149,8 +155,10 @@ def choose(
     _require(is_rising and own_start[-1] <= len(ids), "the labels' documents are not where they should be")
     place = own_start + most * np.arange(len(own_start))
     document, count = np.empty(place[-1], dtype=np.int32), np.empty(own.shape[0], dtype=np.int64)
-    arrays = (array.ctypes.data for array in (own_start, ids, place, document, count))
-    call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, reach, *arrays)
+    allowed = _array("may", may, np.bool_, (own.shape[1],))
+    arrays = (array.ctypes.data for array in (place, document, count))
+    own_places = own_start.ctypes.data, ids.ctypes.data, allowed
+    call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, reach, *own_places, *arrays)
     _run("choose", call, threads(), f"neighbours among {own.shape[1]:,} documents")
     start = np.concatenate([[0], np.cumsum(count)])
     return start, document[np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])]

@@ -55,7 +55,7 @@ class Choice(ctypes.Structure):
     _fields_ = [
         *_fields(Rows, "by_document", "by_word"),
         *_fields(_Size, "n_labels", "n_own", "most", "reach"),
-        *_fields(_Array, "own_start", "own", "place", "document", "count"),
+        *_fields(_Array, "own_start", "own", "may", "place", "document", "count"),
     ]
 
 

@@ -112,8 +112,10 @@ static int64_t choose(const Choice *it, int64_t label, ChoiceRoom *room) {
     const int32_t *own = it->own + start, *met = room->met;
     int32_t *document = it->document + it->place[label];
     for (int64_t d = 0; d < n_own; d++) shared[own[d]] = 0;
-    for (int64_t i = 0; i < n_met; i++)
+    for (int64_t i = 0; i < n_met; i++) {
+        if (!it->may[met[i]]) shared[met[i]] = 0;
         if (shared[met[i]] > 0) room->room[n++] = shared[met[i]];
+    }
     float least = n > it->most ? ranked(room->room, n, it->most) : 0; /* what is above it has a place */
     if (n_own) memcpy(document, own, (size_t)n_own * sizeof *own);
     document += n_own;

@@ -58,6 +58,7 @@ typedef struct {
     int64_t n_labels, n_own, most, reach; /* most: documents beside a label's own; reach: entries looked at */
     const int64_t *own_start; /* a label's own documents */
     const int32_t *own;
+    const uint8_t *may; /* 0: a document that is nobody's neighbour */
     const int64_t *place; /* where a label's neighbourhood begins in `document`: room for its own and `most` more */
     int32_t *document;
     int64_t *count; /* documents of each neighbourhood */

@@ -18,6 +18,7 @@ from aplc.errors import ModelError
 from aplc.files import atomic_path
 from aplc.nn.distributed import world
 from aplc.words.curves import Candidates, Scored
+from aplc.words.matrices import transposed
 
 FOLDER = "blocks"
 
@@ -77,20 +78,10 @@ class Blocks:
 
     def join(self, n_blocks: int, n_words: int) -> sparse.csr_array:
         """The weights of all blocks, V x L. What is sorted by labels becomes sorted by words, a block at a time."""
-        count_V, n_labels = np.zeros(n_words, dtype=np.int64), 0
+        count_V = np.zeros(n_words, dtype=np.int64)
         for number in range(n_blocks):
             count_V += np.bincount(self.load(number).weight_CV.indices, minlength=n_words)
-        start = np.concatenate([[0], np.cumsum(count_V)])
-        label, weight = np.empty(start[-1], dtype=np.int32), np.empty(start[-1], dtype=np.float32)
-        next_V = start[:-1].copy()
-        for number in range(n_blocks):
-            by_word = self.load(number).weight_CV.tocsc()
-            count_V = np.diff(by_word.indptr)
-            place = np.repeat(next_V - by_word.indptr[:-1], count_V) + np.arange(by_word.nnz)
-            label[place], weight[place] = by_word.indices + n_labels, by_word.data
-            next_V += count_V
-            n_labels += by_word.shape[0]
-        return sparse.csr_array((weight, label, start), shape=(n_words, n_labels))
+        return transposed((self.load(number).weight_CV for number in range(n_blocks)), count_V)
 
     def remove(self) -> None:
         """Once the model is saved."""

@@ -3,6 +3,7 @@
 bench/LOG.md has the figures of each part. Shapes: N documents, V words and pairs, L labels.
 """
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -22,6 +23,7 @@ from aplc.nn.distributed import world
 from aplc.words.blocks import Blocks
 from aplc.words.curves import Curves, Floats, Scored, n_left_out
 from aplc.words.index import Index, rising
+from aplc.words.matrices import stacked
 from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.names import MENTION, Known, Names, learn_worth, mention_worth
 from aplc.words.names import VERSION as NAMES_VERSION
@@ -222,22 +224,19 @@ def read_matrices(
     cache: DocumentCache, rows: NDArray[np.int64], features: WordFeatures, n_labels: int
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
     """X (N x V) and Y (N x L, ones) of some documents of a cache."""
-    x_parts, y_parts = [], []
-    for start in range(0, len(rows), READ_AT_ONCE):
-        entries, labels = zip(*(cache.document(int(i)) for i in rows[start : start + READ_AT_ONCE]), strict=True)
-        joined, ends = np.concatenate(entries), np.cumsum([0, *map(len, entries)])
-        counts = sparse.csr_array(
-            (joined["count"].astype(np.float32), joined["bucket"], ends), shape=(len(entries), BUCKETS)
-        )
-        x_parts.append(features(counts))
-        own = [np.unique(ids) for ids in labels]
-        ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
-        y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(own), n_labels)))
-    return _stacked(x_parts), _stacked(y_parts)
+    y_parts = []
 
+    def x_parts() -> Iterator[sparse.csr_array]:
+        for start in range(0, len(rows), READ_AT_ONCE):
+            entries, labels = zip(*(cache.document(int(i)) for i in rows[start : start + READ_AT_ONCE]), strict=True)
+            joined, ends = np.concatenate(entries), np.cumsum([0, *map(len, entries)])
+            counts = sparse.csr_array(
+                (joined["count"].astype(np.float32), joined["bucket"], ends), shape=(len(entries), BUCKETS)
+            )
+            own = [np.unique(ids) for ids in labels]
+            ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
+            y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(own), n_labels)))
+            yield features(counts)
 
-def _stacked(parts: list[sparse.csr_array]) -> sparse.csr_array:
-    """One above the other, with indices in 32 bits, as C takes them: else every product would copy them."""
-    x = sparse.vstack(parts, format="csr")
-    narrow = np.int32 if x.nnz < 2**31 else np.int64
-    return sparse.csr_array((x.data, x.indices.astype(narrow), x.indptr.astype(narrow)), shape=x.shape)
+    x_NV = stacked(x_parts(), len(features.bucket), int(cache.lengths[rows].sum()))
+    return x_NV, stacked(y_parts, n_labels, sum(part.nnz for part in y_parts))

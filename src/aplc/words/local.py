@@ -36,10 +36,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import sparse
-from torch import Tensor
 
 from aplc import native
-from aplc.words.systems import Product
+from aplc.words.systems import Conjugate, Product
 
 NEIGHBOURS = 300
 """Documents of a neighbourhood beside the label's own."""
@@ -93,25 +92,25 @@ class Neighbourhoods(ABC):
 class Local:
     """Answers for labels of few documents."""
 
-    def __init__(self, x_NR: sparse.csr_array, s_NF: sparse.csr_array, inverse_FF: Tensor, root_N: Floats) -> None:
-        self.x_NR, self.s_NF, self.inverse_FF, self.root_N = x_NR, s_NF, inverse_FF, root_N
-        self.others_N = np.asarray((x_NR**2).sum(axis=1), dtype=np.float32).ravel()
+    def __init__(self, system: Conjugate) -> None:
+        self.x_NR, self.x_RN, self.s_NF = system.x_NR.x, system.x_RN.x, system.s_NF
+        self.inverse_FF, self.root_N = system.inverse_FF, system.root_N1.numpy().ravel()
+        self.others_N = system.others_N1.numpy().ravel()
 
-    def neighbourhoods(self, own_CN: sparse.csr_array, x_RN: sparse.csr_array) -> Neighbourhoods:
+    def neighbourhoods(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_]) -> Neighbourhoods:
         """J of some labels."""
-        if native.library() is None:
-            chosen = choose_slowly(self.x_NR, x_RN, own_CN, NEIGHBOURS, REACH)
-            return SlowNeighbourhoods(self.x_NR, self.s_NF, *chosen)
-        return _Compiled(self.x_NR, self.s_NF, *native.choose(self.x_NR, x_RN, own_CN, NEIGHBOURS, REACH))
+        slow = native.library() is None
+        choose, kind = (choose_slowly, SlowNeighbourhoods) if slow else (native.choose, _Compiled)
+        return kind(self.x_NR, self.s_NF, *choose(self.x_NR, self.x_RN, own_CN, may_N, NEIGHBOURS, REACH))
 
     def answer(
-        self, own_CN: sparse.csr_array, x_RN: sparse.csr_array, tolerance: float, most_iterations: int
+        self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_], tolerance: float, most_iterations: int
     ) -> Answer | None:
         """Solve for labels by their own documents. None if iterations do not suffice.
 
-        `x_RN` has the documents that may become neighbours.
+        `may_N` says which documents may become neighbours.
         """
-        near = self.neighbourhoods(own_CN, x_RN)
+        near = self.neighbourhoods(own_CN, may_N)
         document, start = near.document, near.start
         y_J = _is_own(near, own_CN).astype(np.float32)
         a_J, weight_CF = self._first(near, y_J, own_CN)
@@ -210,7 +209,12 @@ class SlowNeighbourhoods(Neighbourhoods):
 
 
 def choose_slowly(
-    x_NR: sparse.csr_array, x_RN: sparse.csr_array, own_CN: sparse.csr_array, most: int, reach: int
+    x_NR: sparse.csr_array,
+    x_RN: sparse.csr_array,
+    own_CN: sparse.csr_array,
+    may_N: NDArray[np.bool_],
+    most: int,
+    reach: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """`native.choose` by SciPy, a label at a time."""
     chosen, entries_R = [], np.diff(x_RN.indptr)
@@ -224,6 +228,7 @@ def choose_slowly(
         word = np.sort(word[looked_at])
         shared_N = np.asarray((sum_1R[:, word] @ x_RN[word]).toarray()).ravel()
         shared_N[own] = 0
+        shared_N[~may_N] = 0
         order = np.argsort(-shared_N, kind="stable")[:most]
         chosen.append(np.concatenate([own, np.sort(order[shared_N[order] > 0])]))
     return np.cumsum([0, *map(len, chosen)]), np.concatenate(chosen).astype(np.int32)

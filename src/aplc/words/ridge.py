@@ -44,7 +44,7 @@ from aplc.words.blocks import Blocks, Finished, shared_out
 from aplc.words.curves import Curves
 from aplc.words.local import Answer, Local
 from aplc.words.reviewed import Reviewed
-from aplc.words.systems import MOST_ITERATIONS, TOLERANCE, Conjugate, Direct, Product, collect, cross, large
+from aplc.words.systems import MOST_ITERATIONS, TOLERANCE, Conjugate, Direct, collect, cross, large
 
 LABELS_AT_ONCE, LARGEST = 512, 1 << 27
 """Labels solved for at a time; fewer where an array would have more elements."""
@@ -186,11 +186,11 @@ def _solvers(
     if size == x_NV.shape[0]:
         direct = Direct(x_NV, ridge)
         c_M1 = _bounded(direct.diagonal[learn_from], x_NV[learn_from], ridge)
-        return direct, {False: _Whole(direct, x_NV, c_M1, learn_from, prune)}
+        return direct, {False: _Whole(direct, c_M1, learn_from, prune)}
     system = Conjugate(x_NV, size, ridge)
     among = _Among(system, x_NV, learn_from, prune)
     c_M1 = _bounded(among.diagonal(screen), x_NV[learn_from], ridge)
-    return system, {False: _Whole(system, x_NV, c_M1, learn_from, prune), True: among}
+    return system, {False: _Whole(system, c_M1, learn_from, prune), True: among}
 
 
 def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
@@ -202,22 +202,13 @@ def _bounded(c_M: Floats, x_MV: sparse.csr_array, ridge: float) -> Floats:
 class _Whole:
     """Labels solved for with all documents."""
 
-    def __init__(
-        self,
-        system: Direct | Conjugate,
-        x_NV: sparse.csr_array,
-        c_M1: Floats,
-        learn_from: NDArray[np.int64],
-        prune: float,
-    ) -> None:
-        self.system, self.x_VN, self.c_M1 = system, Product(x_NV.T.tocsr()), c_M1
-        self.learn_from, self.prune = learn_from, prune
+    def __init__(self, system: Direct | Conjugate, c_M1: Floats, learn_from: NDArray[np.int64], prune: float) -> None:
+        self.system, self.c_M1, self.learn_from, self.prune = system, c_M1, learn_from, prune
 
     def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
         a_NC, y_MC = self.system.answer(y_CN, mean_C), y_CN[:, self.learn_from].toarray().T
         score_MC = y_MC - a_NC.numpy()[self.learn_from] / self.c_M1
-        weight_CV = large(self.x_VN(a_NC).numpy(), self.prune).T.tocsr()
-        return Solved(weight_CV, score_MC, np.diff(y_CN.indptr) - (y_MC > 0))
+        return Solved(self.system.weights(a_NC, self.prune), score_MC, np.diff(y_CN.indptr) - (y_MC > 0))
 
 
 class _Among:
@@ -225,13 +216,12 @@ class _Among:
 
     def __init__(self, system: Conjugate, x_NV: sparse.csr_array, learn_from: NDArray[np.int64], prune: float) -> None:
         self.system, self.learn_from, self.prune = system, learn_from, prune
-        self.local = Local(system.x_NR.x, system.s_NF, system.inverse_FF, system.root_N1.numpy().ravel())
+        self.local = Local(system)
         ones_N1 = system(from_numpy(np.ones((x_NV.shape[0], 1), dtype=np.float32)), EXACT).numpy()
         ones_V = (x_NV.T @ ones_N1).ravel()[system.order_V]
         self.ones_F, self.ones_R = ones_V[: system.size], ones_V[system.size :]
-        self.kept_N = np.ones(x_NV.shape[0], dtype=np.float32)  # 0: left out for good, to learn the curves from
-        self.kept_N[learn_from] = 0
-        self.kept_RN = self._kept(system.x_RN.x)
+        self.kept_N = np.ones(x_NV.shape[0], dtype=bool)  # False: left out for good, to learn the curves from
+        self.kept_N[learn_from] = False
         self.x_VM = x_NV[learn_from].T.tocsr()
         is_frequent_V = np.isin(np.arange(x_NV.shape[1]), system.order_V[: system.size])
         without_M = 1 / (1 - self.local.leverage(learn_from))
@@ -250,14 +240,17 @@ class _Among:
                 own_CN = sparse.csr_array(
                     (np.ones(shape[0], dtype=np.float32), document_C, np.arange(shape[0] + 1)), shape=shape
                 )
-                c_M[start : start + shape[0]] = (self._answer(own_CN, self.system.x_RN.x).a_CN * own_CN).sum(axis=1)
+                everyone_N = np.ones_like(self.kept_N)
+                c_M[start : start + shape[0]] = (self._answer(own_CN, everyone_N).a_CN * own_CN).sum(axis=1)
                 advance(world().size * shape[0])
         return np.sum(world().gather(c_M), axis=0)
 
     def __call__(self, y_CN: sparse.csr_array, mean_C: Floats) -> Solved:
         weight_CV, count_C = self._weights(y_CN, mean_C), np.diff(y_CN.indptr)
         score_CM = cross(weight_CV, self.x_VM)
-        rest_CN = self._kept(y_CN)
+        rest_CN = y_CN.copy()
+        rest_CN.data *= self.kept_N[y_CN.indices]
+        rest_CN.eliminate_zeros()
         left_C = np.diff(rest_CN.indptr)
         again = np.flatnonzero((left_C > 0) & (left_C < count_C))
         if len(again):
@@ -265,14 +258,8 @@ class _Among:
         score_MC = np.ascontiguousarray(score_CM.T) + mean_C
         return Solved(weight_CV, score_MC, np.broadcast_to(left_C, score_MC.shape))
 
-    def _kept(self, x: sparse.csr_array) -> sparse.csr_array:
-        """Without the columns of documents that are left out."""
-        x = sparse.csr_array((x.data * self.kept_N[x.indices], x.indices, x.indptr), shape=x.shape, copy=True)
-        x.eliminate_zeros()
-        return x
-
-    def _answer(self, own_CN: sparse.csr_array, x_RN: sparse.csr_array) -> Answer:
-        found = self.local.answer(own_CN, x_RN, TOLERANCE, MOST_ITERATIONS)
+    def _answer(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_]) -> Answer:
+        found = self.local.answer(own_CN, may_N, TOLERANCE, MOST_ITERATIONS)
         if found is None:
             raise self.system.no_end()
         return found
@@ -287,10 +274,7 @@ class _Among:
             size_C[has_C] = np.diff(found.indptr)
             ends = np.concatenate([[0], np.cumsum(size_C)]).astype(found.indptr.dtype)
             return sparse.csr_array((found.data, found.indices, ends), shape=shape)
-        a_CN, weight_CF = self._answer(own_CN, self.kept_RN)
+        a_CN, weight_CF = self._answer(own_CN, self.kept_N)
         frequent = large(weight_CF - np.outer(mean_C, self.ones_F), self.prune)
-        weight_CV = sparse.hstack([frequent, collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)], "csr")
-        word = self.system.order_V[weight_CV.indices].astype(weight_CV.indptr.dtype)
-        weight_CV = sparse.csr_array((weight_CV.data, word, weight_CV.indptr), shape=weight_CV.shape)
-        weight_CV.sort_indices()
-        return weight_CV
+        others = collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)
+        return self.system.in_order(sparse.hstack([frequent, others], "csr"))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from aplc import native
 from aplc.errors import RunError
+from aplc.words.matrices import by_columns, count_of, parts_of, squares, stacked
 
 TOLERANCE, MOST_ITERATIONS = 0.1, 100
 """Conjugate gradients end where each label's residual is this share of it; leave-one-out scores need it so small."""
@@ -33,7 +34,8 @@ class Direct:
     """(XX' + r I)^-1, itself."""
 
     def __init__(self, x_NV: sparse.csr_array, ridge: float) -> None:
-        self.inverse_NN = _inverse(x_NV, x_NV.T.tocsr(), ridge)
+        self.x_VN = Product(x_NV.T.tocsr())
+        self.inverse_NN = _inverse(x_NV, self.x_VN.x, ridge)
         self.ones_N, self.a_NC = self.inverse_NN.sum(1), self.inverse_NN.new_empty(0, 0)
 
     def __call__(self, y_NC: Tensor, tolerance: float | None = None) -> Tensor:  # exact, whatever is asked for
@@ -45,6 +47,10 @@ class Direct:
         if self.a_NC.shape != a_CN.T.shape:
             self.a_NC = a_CN.new_empty(a_CN.T.shape)
         return self.a_NC.copy_(a_CN.T)  # new memory would take longer than the copy
+
+    def weights(self, a_NC: Tensor, least: float) -> sparse.csr_array:
+        """X'A (C x V), without what is smaller than `least`."""
+        return large(self.x_VN(a_NC).numpy(), least).T.tocsr()
 
     @property
     def diagonal(self) -> Floats:
@@ -59,29 +65,40 @@ class Conjugate:
 
     def __init__(self, x_NV: sparse.csr_array, size: int, ridge: float) -> None:
         self.ridge = ridge
-        count_V = np.bincount(x_NV.indices, minlength=x_NV.shape[1])
-        order_V = np.argsort(-np.bincount(x_NV.indices, x_NV.data**2, minlength=x_NV.shape[1]), kind="stable")
+        count_V = count_of(x_NV)
+        order_V = np.argsort(-squares(x_NV, axis=0), kind="stable")
         order_V[:size] = order_V[:size][np.argsort(-count_V[order_V[:size]], kind="stable")]  # the dense ones first
-        first_V = np.zeros(x_NV.shape[1], dtype=np.int64)
-        first_V[x_NV.indices[::-1]] = np.repeat(np.arange(x_NV.shape[0]), np.diff(x_NV.indptr))[::-1]
         others_R = order_V[size:]  # neighbours share documents, so that a product asks for less memory
-        order_V[size:] = others_R[np.lexsort((first_V[others_R], count_V[others_R] <= FEW))]
-        x_NR = x_NV[:, order_V[size:]]
-        x_NR.sort_indices()
-        self.others_N1 = torch.from_numpy((x_NR**2).sum(axis=1).astype(np.float32))[:, None]
+        order_V[size:] = others_R[np.lexsort((_first_rows(x_NV)[others_R], count_V[others_R] <= FEW))]
+        x_NR = _columns(x_NV, order_V[size:], count_V)
+        self.others_N1 = torch.from_numpy(squares(x_NR, axis=1))[:, None]
         self.root_N1 = (self.others_N1 + ridge).sqrt()
         self.size, self.order_V = size, order_V
-        s_NF = self.s_NF = sparse.csr_array(x_NV[:, order_V[:size]] / self.root_N1.numpy())
-        s_NF.sort_indices()
-        self.inverse_FF = _inverse(s_NF.T.tocsr(), s_NF, 1.0)
+        s_NF = self.s_NF = _columns(x_NV, order_V[:size], count_V)
+        s_NF.data /= np.repeat(self.root_N1.numpy(), np.diff(s_NF.indptr))
+        s_FN = by_columns(s_NF)
+        self.inverse_FF = _inverse(s_FN, s_NF, 1.0)
         self.n_dense = int((count_V[order_V[:size]] > DENSE * x_NV.shape[0]).sum())
-        self.s_ND, s_NE = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_NF[:, self.n_dense :]
-        self.s_NE, self.s_EN = Product(s_NE), Product(s_NE.T.tocsr())
-        self.x_NR, self.x_RN = Product(x_NR), Product(x_NR.T.tocsr())
+        self.s_ND, s_EN = torch.from_numpy(s_NF[:, : self.n_dense].toarray()), s_FN[self.n_dense :]
+        self.s_NE, self.s_EN = Product(by_columns(s_EN)), Product(s_EN)
+        self.x_NR, self.x_RN = Product(x_NR), Product(by_columns(x_NR))
 
     def answer(self, y_CN: sparse.csr_array, mean_C: Floats) -> Tensor:
         """A (N x C) of labels less their means."""
         return self(torch.from_numpy(np.ascontiguousarray(y_CN.T.toarray() - mean_C)))
+
+    def weights(self, a_NC: Tensor, least: float) -> sparse.csr_array:
+        """X'A (C x V), without what is smaller than `least`."""
+        scaled_NC = a_NC * self.root_N1  # X_F is S times the root
+        parts = self.s_ND.T @ scaled_NC, self.s_EN(scaled_NC), self.x_RN(a_NC)
+        return self.in_order(sparse.vstack([large(part.numpy(), least) for part in parts]).T.tocsr())
+
+    def in_order(self, weight_CV: sparse.csr_array) -> sparse.csr_array:
+        """Weights of F and R as those of X's words."""
+        word = self.order_V[weight_CV.indices].astype(weight_CV.indptr.dtype)
+        weight_CV = sparse.csr_array((weight_CV.data, word, weight_CV.indptr), shape=weight_CV.shape)
+        weight_CV.sort_indices()
+        return weight_CV
 
     def __call__(self, y_NC: Tensor, tolerance: float | None = None) -> Tensor:
         rest_NC, p_step_NC, a_NC = y_NC.clone(), y_NC.clone(), torch.zeros_like(y_NC)  # p_step is P times step
@@ -191,6 +208,21 @@ def _inverse(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) ->
     if failed:
         raise RunError("words.ridge is too small for these documents; try --set words.ridge=0.1")
     return torch.cholesky_inverse(factor).T.contiguous()  # symmetric, and by columns: this copies nothing
+
+
+def _columns(x: sparse.csr_array, column: NDArray[np.int64], count: NDArray[np.int64]) -> sparse.csr_array:
+    """Some columns of x, of which each has `count` entries, in this order."""
+    return stacked((part[:, column] for part in parts_of(x)), len(column), int(count[column].sum()))
+
+
+def _first_rows(x: sparse.csr_array) -> NDArray[np.int64]:
+    """The first row that has each column."""
+    first, n_rows = np.full(x.shape[1], x.shape[0], dtype=np.int64), 0
+    for part in parts_of(x):
+        row = n_rows + np.repeat(np.arange(part.shape[0]), np.diff(part.indptr))
+        np.minimum.at(first, part.indices, row)
+        n_rows += part.shape[0]
+    return first
 
 
 def _ratio(above: Tensor, below: Tensor) -> Tensor:

@@ -1,0 +1,83 @@
+"""Sparse matrices that may be larger than memory: made a part at a time, large ones in files.
+
+The files have no name: the operating system reads and writes them as it has memory to spare, and drops them when the
+process ends, however it ends. The price of a matrix that does not fit is the wait for the disk.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from scipy import sparse
+
+from aplc.files import CACHE_CURE, cache_root, naming
+
+IN_MEMORY = 1 << 26
+"""Bytes up to which an array needs no file."""
+ROWS_AT_ONCE = 1 << 14
+
+
+def room(n: int, dtype: DTypeLike) -> NDArray:
+    """An array for n numbers."""
+    if n * np.dtype(dtype).itemsize <= IN_MEMORY:
+        return np.empty(n, dtype=dtype)
+    with naming(cache_root(), CACHE_CURE):
+        cache_root().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_root()) as file:  # mapped memory outlives it
+            if hasattr(os, "posix_fallocate"):  # else a disk that fills up later would end the process
+                os.posix_fallocate(file.fileno(), 0, n * np.dtype(dtype).itemsize)
+            return np.asarray(np.memmap(file, dtype=dtype, mode="w+", shape=(n,)))
+
+
+def parts_of(x: sparse.csr_array) -> Iterator[sparse.csr_array]:
+    """Its rows, some at a time."""
+    for start in range(0, x.shape[0], ROWS_AT_ONCE):
+        yield x[start : start + ROWS_AT_ONCE]
+
+
+def stacked(parts: Iterable[sparse.csr_array], n_columns: int, most: int) -> sparse.csr_array:
+    """The parts one above the other, by rows, columns rising. Together they have at most `most` entries."""
+    index = np.int32 if most < 2**31 else np.int64  # C takes 32 bits: others would be copied for every product
+    column, value, ends = room(most, index), room(most, np.float32), [np.zeros(1, dtype=index)]
+    n = 0
+    for part in parts:
+        part.sort_indices()
+        column[n : n + part.nnz], value[n : n + part.nnz] = part.indices, part.data
+        ends.append((n + part.indptr[1:]).astype(index))
+        n += part.nnz
+    start = np.concatenate(ends)
+    return sparse.csr_array((value[:n], column[:n], start), shape=(len(start) - 1, n_columns))
+
+
+def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> sparse.csr_array:
+    """The parts one above the other, as rows of their columns, of which each has `count` entries."""
+    ends = np.concatenate([[0], np.cumsum(count)])
+    index = np.int32 if ends[-1] < 2**31 else np.int64
+    column, value, after, n_rows = room(ends[-1], index), room(ends[-1], np.float32), ends[:-1].copy(), 0
+    for part in parts:
+        turned = part.tocsc()
+        size = np.diff(turned.indptr)
+        place = np.repeat(after - turned.indptr[:-1], size) + np.arange(turned.nnz)
+        column[place], value[place] = turned.indices + n_rows, turned.data
+        after += size
+        n_rows += part.shape[0]
+    return sparse.csr_array((value, column, ends.astype(index)), shape=(len(count), n_rows))
+
+
+def by_columns(x: sparse.csr_array) -> sparse.csr_array:
+    """x' by rows."""
+    return transposed(parts_of(x), count_of(x))
+
+
+def count_of(x: sparse.csr_array) -> NDArray[np.int64]:
+    """Entries of each column."""
+    return sum((np.bincount(part.indices, minlength=x.shape[1]) for part in parts_of(x)), np.zeros(x.shape[1], int))
+
+
+def squares(x: sparse.csr_array, *, axis: int) -> NDArray[np.float32]:
+    """Sums of squares, of each column (0) or row (1)."""
+    found = (np.asarray((part**2).sum(axis=axis, dtype=np.float64)).ravel() for part in parts_of(x))
+    total = np.concatenate(list(found)) if axis else sum(found, np.zeros(x.shape[1]))
+    return total.astype(np.float32)
