@@ -109,7 +109,7 @@ def test_partial_fit_goes_on_and_adds_labels(trained):
         (["a"], [["b\nc"]], "line break"),
         (["a"], [["\ud800"]], "not valid Unicode"),
         (["a\ud800"], [["b"]], "texts: number 0 is not valid Unicode"),
-        (["a"], ["x"], "not one string"),
+        (["a"], ["x"], "row 0 is the string"),
     ],
 )
 def test_what_is_no_training_data(texts, labels, words):

@@ -4,9 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from aplc import Tagger
-from aplc.errors import AplcError, ModelError, NotFittedError
+from aplc.errors import AplcError, CorpusError, ModelError, NotFittedError
 from helpers import SMALL, topic_rows
 
 TEXTS = ["cat dog paw", "violin sonata opera", "", "rain " * 5000]
@@ -70,7 +71,7 @@ def test_not_fitted():
 def test_labels_that_do_not_fit():
     with pytest.raises(AplcError, match="2 texts but 1 lists"):
         Tagger().fit(["a", "b"], [["x"]])
-    with pytest.raises(AplcError, match="not one string"):
+    with pytest.raises(AplcError, match="is the string"):
         Tagger().fit(["a"], ["x"])
 
 
@@ -131,3 +132,38 @@ def test_script_under_torchrun_keeps_the_files_of_every_process(tmp_path, monkey
     tagger = Tagger("words").fit([row["text"] for row in rows], [row["labels"] for row in rows])
     tagger.save_pretrained(tmp_path / "model")
     assert Tagger.from_pretrained(tmp_path / "model").predict(TEXTS) == tagger.predict(TEXTS)
+
+
+def test_a_tagger_evaluates_and_explains(tagger):
+    evaluation = tagger.evaluate(["violin sonata"], [["music, classical"]])
+    assert evaluation.to_dict()["metrics"]["P@1"] == 1
+    assert "1 documents" in str(evaluation)
+    words = dict(tagger.explain("the violin sonata", "music, classical"))
+    assert list(words) == ["the", "violin", "sonata"]
+    assert words["violin"] > words["the"]
+    with pytest.raises(AplcError, match="no label 'music'; the nearest is"):
+        tagger.explain("violin", "music")
+    with pytest.raises(CorpusError, match="none of the 1 documents has a label"):
+        tagger.evaluate(["violin"], [[]])
+
+
+def test_a_loaded_tagger_trains_what_was_saved(tmp_path):
+    texts, labels = ["a cat", "a dog", "a train"] * 4, [["animals"], ["animals"], ["vehicles"]] * 4
+    Tagger("words", settings=["words.ridge=4", "words.names=off"]).fit(texts, labels).save_pretrained(tmp_path / "m")
+    loaded = Tagger.from_pretrained(tmp_path / "m")
+    assert loaded.preset == "words"
+    again = clone(loaded).fit(texts, labels)
+    assert again.trained.config == loaded.trained.config
+
+
+def test_no_documents_teach_nothing(tagger):
+    with pytest.raises(AplcError, match="none to learn from"):
+        tagger.partial_fit([], [])
+
+
+@pytest.mark.parametrize(
+    ("row", "cure"), [("a|b", r"row\.split\('\|'\)"), ("a; b", r"row\.split\(';'\)"), ("one", r"\[row\] if")]
+)
+def test_strings_in_place_of_lists_are_told_apart(row, cure):
+    with pytest.raises(AplcError, match=f"row 1 is the string .*{cure}"):
+        Tagger("words").fit(["x", "y"], [["a"], row])

@@ -5,6 +5,10 @@ from aplc.version import __version__
 __all__ = ["IndicatorTagger", "LabelClusters", "Partition", "Tagger", "__version__"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> object:
     # torch takes seconds to import; `aplc --help` and `import aplc` should not.
     if name == "Tagger":

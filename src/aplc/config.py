@@ -6,6 +6,7 @@ A preset is a TOML file in `presets/`; it names only what differs from the defau
 
 import dataclasses
 import difflib
+import json
 import tomllib
 from dataclasses import dataclass, field, fields
 from importlib import resources
@@ -265,7 +266,9 @@ class Tree:
             return cls.from_toml(path)
         name, names = PRESET_ALIASES.get(name, name), preset_names(cls.presets)
         if name not in names:
-            raise AplcError(f"no preset {name!r}; there are {', '.join(names)}, or give a .toml file")
+            near = difflib.get_close_matches(name, [AUTO, *names], n=1)
+            hint = f"did you mean {near[0]}? There are" if near else "there are"
+            raise AplcError(f"no preset {name!r}; {hint} {', '.join([AUTO, *names])}, or give a .toml file")
         with resources.as_file(resources.files(cls.presets) / f"{name}.toml") as path:
             return cls.from_toml(path)
 
@@ -284,6 +287,20 @@ class Tree:
                 raise AplcError(f"--set {setting}: no such setting{hint}")
             tree[section][name] = _parse(text.strip())
         return type(self).from_dict(tree, source="--set")
+
+    def nearest_preset(self) -> tuple[str, list[str]]:
+        """The preset that needs the fewest settings to become this, and these."""
+        found = []
+        for preset in preset_names(self.presets):
+            theirs = self.from_preset(preset).to_dict()
+            settings = [
+                f"{section}.{name}={json.dumps(value)}"  # which is TOML, for what settings hold
+                for section, values in self.to_dict().items()
+                for name, value in values.items()
+                if value != theirs[section][name]
+            ]
+            found.append((preset, settings))
+        return min(found, key=lambda pair: len(pair[1]))
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
         return dataclasses.asdict(self)

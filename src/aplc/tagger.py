@@ -24,10 +24,11 @@ from aplc.data.source import Source
 from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
-from aplc.evaluate.run import DEPTH
+from aplc.evaluate.run import DEPTH, Evaluation, evaluate
 from aplc.models.trained import TrainedTagger
 from aplc.nn.device import using_device
-from aplc.predict.decide import Rule, check_top_k
+from aplc.predict.decide import Rule, check_top_k, unknown
+from aplc.predict.explain import explain
 from aplc.predict.search import decide_documents, predict_documents
 from aplc.store.folder import check_free, load_tagger, save_tagger
 from aplc.store.hub import fetch_model, push_model
@@ -104,6 +105,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         if not self.__sklearn_is_fitted__():
             return self.fit(texts, labels, label_names=label_names)
         trained, documents = self.trained, self._documents(texts, labels, label_names)
+        if not documents:
+            raise AplcError("texts: there are none to learn from")
         known = trained.labels.index.keys() | trained.labels.retired
         new = dict.fromkeys(name for document in documents for name in document.labels if name not in known)
         if new:
@@ -214,6 +217,34 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
             raise AplcError("score: no texts to score")
         return metrics.result()[SCORE]
 
+    def evaluate(
+        self,
+        texts: Iterable[str],
+        labels: Labels,
+        *,
+        label_names: Sequence[str] | None = None,
+        at: Iterable[int] = (),
+        threshold: float = 0.5,
+    ) -> Evaluation:
+        """What `aplc evaluate` shows: `print(tagger.evaluate(texts, labels))`, or its `to_dict()` for programs.
+
+        `at` are lengths of lists to measure at besides 1, 3 and 5; `threshold` is for F1, precision and recall.
+        """
+        documents = self._documents(texts, labels, label_names)
+        return evaluate(self.trained, documents, at=at, threshold=threshold)
+
+    def explain(self, text: str, label: str) -> list[tuple[str, float]]:
+        """The words of a text, and how much each speaks for a label: what leaving it out takes off the log-odds.
+
+        In a text of more than 128 words neighbours are left out together.
+        """
+        if not isinstance(text, str):
+            raise AplcError(f"text: give one string, not {type(text).__name__}")
+        labels = self.trained.labels
+        if label not in labels.index:
+            raise AplcError(f"label: {unknown(labels, label)}")
+        return [(text[part.start : part.stop], part.effect) for part in explain(self.trained, text, label).parts]
+
     @property
     def classes_(self) -> NDArray[np.object_]:
         """Label names in the order of `predict_proba`'s columns."""
@@ -242,6 +273,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         tagger = cls(device=device)
         with tagger._on_device():
             tagger._trained = load_tagger(fetch_model(folder))
+        tagger.preset, tagger.settings = tagger._trained.config.nearest_preset()  # a clone trains what was loaded
         return tagger
 
     def push_to_hub(self, name: str, *, private: bool = True, message: str = "Upload with aplc") -> str:

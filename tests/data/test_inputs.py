@@ -159,7 +159,7 @@ def test_an_array_of_names_is_no_matrix():
         (np.eye(2), ["x", "x "], "two columns are called 'x'"),
         (pd.DataFrame(np.eye(2), columns=["x", "x"]), None, "two columns are called 'x'"),
         (pd.DataFrame({"labels": [["x"], ["y"]]}), None, r'pass df\["labels"\]'),
-        (pd.Series(["x;y", "x"]), None, r'not one string; .*df\["labels"\].str.split\(";"\)'),
+        (pd.Series(["x;y", "x"]), None, r"row 0 is the string 'x;y'; .*row\.split\(';'\)"),
         ([0, 1], None, "row 0 is of type int; give a list of names for each text, or an indicator matrix"),
         ([{"label": "x"}, {}], None, "row 0 is of type dict"),
         ({"a": ["x"], "b": ["y"]}, None, "found one dict"),

@@ -14,7 +14,7 @@ from aplc.data.source import Source
 from aplc.evaluate.metrics import Metrics
 from aplc.predict.search import predict_documents
 from aplc.train.run import train
-from aplc.words.names import Known, Names, learn_worth, mention_worth, stem
+from aplc.words.names import Known, Names, is_plain, learn_worth, mention_worth, stem
 from aplc.words.text import words_of
 from helpers import Recorder, write_rows
 from reference import mentions_of
@@ -71,10 +71,15 @@ def test_worth_of_a_mention_is_found():
     assert (worth[1, n == 0] == 0).all()
 
 
-def test_few_mentions_teach_nothing():
+def test_few_mentions_teach_one_number():
     few = Known(*(np.ones(150, dtype=np.int64) for _ in range(3)))
     hit = np.arange(150) < 90
-    assert not len(learn_worth(few, np.zeros(150), np.ones(150), hit))
+    learned = learn_worth(few, np.zeros(150), np.ones(150), hit)
+    assert is_plain(learned)
+    a, b, c = mention_worth(learned, Known(np.array([0, 7]), np.array([0, 2]), np.array([9, 9])))
+    assert a == pytest.approx([np.log(91 / 63), 0])
+    assert b.tolist() == [0, 1]
+    assert c.tolist() == [0, 0]
 
 
 TOPICS = ["anemia", "asthma", "malaria", "rabies", "tetanus", "cholera", "measles", "typhoid", "gout", "scurvy"]

@@ -20,6 +20,8 @@ from aplc.errors import AplcError
 Labels: TypeAlias = "Sequence[Sequence[str]] | np.ndarray | sparse.spmatrix | sparse.sparray | Any"
 """One list of names a text, or an indicator matrix (texts x labels): numpy, any scipy format, or a data frame."""
 
+SEPARATORS = ";|,\t"
+"""Between names in one string; the first that occurs."""
 LOOKED_AT = 20
 """Rows of a data frame that are looked at to find its column of texts."""
 
@@ -224,8 +226,7 @@ def _lists(labels: Any) -> list[list[str]]:
             raise AplcError(f"labels: row {i} is missing ({row}); leave the text out, or give it an empty list")
         if isinstance(row, str):
             raise AplcError(
-                "labels: give a list of names for each text, not one string; a column of names that are separated by "
-                'semicolons becomes lists with df["labels"].str.split(";")'
+                f"labels: row {i} is the string {row[:60]!r}; give a list of names for each text: {_listed(row)}"
             )
         if isinstance(row, Mapping) or not isinstance(row, Iterable):
             raise AplcError(
@@ -234,6 +235,13 @@ def _lists(labels: Any) -> list[list[str]]:
             )
         rows.append(_clean(row, f"labels of text {i}"))
     return rows
+
+
+def _listed(row: str) -> str:
+    """How strings become lists; rows that are lists already stay as they are."""
+    separator = next((sign for sign in SEPARATORS if sign in row), None)
+    split = f"row.split({separator!r})" if separator else "[row]"
+    return f"[{split} if isinstance(row, str) else row for row in labels]"
 
 
 def _clean(names: Iterable[object], where: str) -> list[str]:

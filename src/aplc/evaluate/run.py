@@ -62,6 +62,12 @@ class Evaluation:
     near: list[Near] = field(default_factory=list)
     """Predictions next to a true label in the hierarchy, at each k; empty without a hierarchy."""
 
+    def __str__(self) -> str:
+        """What `aplc evaluate` prints."""
+        from aplc.evaluate.table import render
+
+        return render(self)
+
     @property
     def n_unseen(self) -> int:
         return len(self.unseen)
@@ -267,6 +273,11 @@ class Evaluator:
     def finish(self) -> Evaluation:
         if self.metrics.n_evaluated == 0:
             raise CorpusError("no documents to evaluate")
+        if self.metrics.n_unlabelled == self.metrics.n_evaluated:
+            raise CorpusError(
+                f"none of the {self.metrics.n_evaluated:,} documents has a label, so there is nothing to compare with; "
+                "is the column of labels called `labels`? Another name is given with --labels-column"
+            )
         before = None
         if self.before.n_evaluated:
             before = {f"ECE@{k}": self.before.reliability(k).ece for k in self.before.ks}

@@ -87,12 +87,12 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         f"{len(curves.own):,} labels have curves of their own"
     )
     learned_16, known_L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
-    worth_3L = np.zeros((3, n_labels), dtype=np.float32)
-    if not len(learned_16):
-        names = Names.of([])
+    if not len(names.label):
+        learned_16, worth_3L = np.zeros(0, dtype=np.float32), np.zeros((3, n_labels), dtype=np.float32)
     else:
         worth_3L = mention_worth(learned_16, known_L)
-        worth_3L[:, (known_L.n == 0) & (count_L > 0)] = [[0], [1], [0]]  # only reviewed documents have them
+    worth_3L[:, (known_L.n == 0) & (count_L > 0)] = [[0], [1], [0]]  # only reviewed documents have them
+    if mentions_NL.nnz:
         right = (mentions_NL * y_NL).nnz / mentions_NL.nnz
         screen.say(
             f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "

@@ -6,7 +6,8 @@ With X the new documents and r the penalty, the weights that are nearest to the 
 
 ridge regression that is pulled towards W instead of zero. Only the labels that new documents carry are changed; scores
 of all others stay as they are, to the bit. A new label has the curve of an old one with as many documents; a mention of
-its name is worth what it is for a label without documents, since nobody knows yet how far to trust the rest. (To hold
+its name is worth what it is for a label without documents, since nobody knows yet how far to trust the rest (where
+mentions taught little, words are trusted). (To hold
 each word down as the old documents would, by the diagonal of their X'X, was worse: bench/LOG.md.) The price: a label
 that is learned so is worse than after a full training, words that no training document had stay unknown, and
 calibration is not learned again.
@@ -26,7 +27,7 @@ from aplc.data.examples import Examples
 from aplc.words.curves import PLAIN
 from aplc.words.index import Index
 from aplc.words.model import WordsModel
-from aplc.words.names import NO_DOCUMENTS, Known, Names, mention_worth
+from aplc.words.names import NO_DOCUMENTS, Known, Names, is_plain, mention_worth
 from aplc.words.text import STARTS, count_split, words_of
 
 MOST_OTHERS = 1_000
@@ -65,7 +66,7 @@ def add_labels(
     weight_VL = sparse.hstack([model.index.matrix, *parts], format="csr")
     like_3C = np.stack([_curve_of(model, int(n), examples.counts) for n in n_C], 1)
     none_C = np.zeros_like(n_C)
-    known = Known(none_C, none_C, _chance_mentions(model, examples))
+    known = Known(n_C if is_plain(model.learned) else none_C, none_C, _chance_mentions(model, examples))
     worth_3C = mention_worth(model.learned, known) if len(model.learned) else np.zeros((3, n_new), np.float32)
     names = model.names.joined(Names.of([[name] for name in examples.names]), model.n_labels)
     unseen_31 = np.array([[NO_DOCUMENTS], [1], [0]], dtype=np.float32)

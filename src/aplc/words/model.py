@@ -112,7 +112,7 @@ class WordsModel:
     n_seen: int
     """Labels that training documents have: the first ones."""
     learned: NDArray[np.float32]
-    """The numbers behind `worth_3L`, (16,); empty where nothing was learned from names."""
+    """The numbers behind `worth_3L`, (16,); none without names."""
     ridge: float
     prune: float
     """Penalty of the weights, and the smallest that were kept: for labels that come later (`later.py`)."""

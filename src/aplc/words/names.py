@@ -36,7 +36,9 @@ VERSION = 1
 MENTION = np.dtype([("label", np.int32), ("place", np.float32)])
 """A label that a document mentions, and log(1 + place), as the feature cache stores it."""
 LEAST = 100
-"""Mentions that are right, and mentions that are wrong, without which nothing is learned."""
+"""Mentions that are right, and mentions that are wrong, with fewer of which only one number is learned."""
+RIGHT, WRONG = 1, 3
+"""Mentions that are taken for granted where there are few: as if one of four were right."""
 PENALTY = 10.0
 """Of the learned numbers' squares, in columns whose root mean square is 1: worth some ten mentions."""
 NO_DOCUMENTS = -12.0
@@ -154,6 +156,10 @@ class Names:
         return np.split(entries, np.searchsorted(found.document, np.arange(1, len(texts))))
 
 
+UNSEEN = 3
+"""The place of the number that only labels without documents have."""
+
+
 class Known(NamedTuple):
     """What is known of labels, or of a mention's label without the document that mentions it; arrays of one length."""
 
@@ -178,15 +184,23 @@ class Known(NamedTuple):
 
 
 def learn_worth(known: Known, z: Floats, place: Floats, hit: NDArray[np.bool_]) -> Floats:
-    """The 16 numbers, from mentions; none if these are too few.
+    """The 16 numbers, from mentions.
 
-    `z` is what the words say of a mention's label: without documents it must be 0.
+    If these are too few, words are believed where a label has documents, and other labels have the odds of all
+    mentions. `z` is what the words say of a mention's label: without documents it must be 0.
     """
     if min(hit.sum(), (~hit).sum()) < LEAST:
-        return np.zeros(0, dtype=np.float32)
+        plain = np.zeros(16, dtype=np.float32)
+        plain[UNSEEN] = np.log((RIGHT + hit.sum()) / (WRONG + (~hit).sum()))
+        return plain
     sides = [np.ones_like(z), z, place]
     x = np.concatenate([part * side[:, None] for part, side in zip(known.columns(), sides, strict=True)], 1)
     return regress(x, hit, offset=z, penalty=PENALTY).astype(np.float32)
+
+
+def is_plain(learned: Floats) -> bool:
+    """Whether there were too few mentions to learn all numbers."""
+    return not np.delete(learned, UNSEEN).any()
 
 
 def mention_worth(learned: Floats, labels: Known) -> NDArray[np.float32]:
