@@ -41,6 +41,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "Columns of the file": ("text_column", "labels_column", "label_separator", "id_column")
 }
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "plan": {"What would be trained": ("preset", "set_", "vocabulary", "language")},
+    "pretrain": {"What is trained": ("preset", "set_", "encoder")},
+    "train": {"What is trained": ("preset", "set_", "vocabulary", "language", "more")},
     "split": {"How it is split": ("dev", "test", "seed", "group", "by_date")},
     "evaluate": {
         "What is measured": ("part", "propensity", "threshold", "at"),
@@ -58,8 +61,22 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 """Options that are listed under a name of their own, by command; all others are "Options"."""
 
 
+NEED_TORCH = frozenset(
+    {"plan", "pretrain", "train", "evaluate", "ablate", "predict", "review", "export", "serve", "add", "inspect"}
+)
+"""Commands that import PyTorch, which takes seconds."""
+
+
 class Command(TyperCommand):
-    """A command whose options are listed under the names of their groups."""
+    """A command whose options are listed under the names of their groups, and that shows at once that it has begun."""
+
+    def invoke(self, ctx: Any) -> Any:
+        if self.name in NEED_TORCH and sys.stderr.isatty():
+            from aplc.console import Screen
+
+            with Screen().bar("starting"):
+                import torch  # noqa: F401
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         own = GROUPS.get(self.name or "", {}) | COLUMNS
