@@ -5,6 +5,7 @@ Typer's own groups (`rich_help_panel`) are drawn with rich only, in boxes; here 
 
 import shlex
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,24 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 NEED_TORCH = frozenset(
-    {"plan", "pretrain", "train", "evaluate", "ablate", "predict", "review", "export", "serve", "add", "inspect"}
+    {
+        "plan",
+        "pretrain",
+        "train",
+        "evaluate",
+        "ablate",
+        "predict",
+        "review",
+        "export",
+        "serve",
+        "add",
+        "inspect",
+        "info",
+    }
 )
-"""Commands that import PyTorch, which takes seconds."""
+"""Commands that import PyTorch."""
+SLOW_TO_IMPORT = ("torch", "aplc.words.model", "aplc.store.folder")
+"""What most of them import before they have anything to show; seconds, with PyTorch and scikit-learn."""
 
 
 class Command(TyperCommand):
@@ -75,7 +91,8 @@ class Command(TyperCommand):
             from aplc.console import Screen
 
             with Screen().bar("starting"):
-                import torch  # noqa: F401
+                for name in SLOW_TO_IMPORT:
+                    import_module(name)
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
