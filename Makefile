@@ -31,7 +31,7 @@ check: .venv/.check  ## lint, formatting, types, and the direction of imports
 docs: .venv/.docs  ## build the docs as a site, build/site/index.html; no broken link, no request to other servers
 	$(BIN)/python docs/settings.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
-	$(BIN)/python docs/check.py build/site
+	$(BIN)/python docs/check.py build/site --browser
 
 pictures: .venv/.test  ## take the pictures of the docs again, of demo/model; needs Chromium
 	$(BIN)/python docs/pictures/take.py demo/model demo/corpus

@@ -2,7 +2,8 @@
 
     python docs/check.py build/site [--browser]
 
-With --browser, all pages are opened in headless Chromium, requests are watched, and a word is searched for.
+With --browser, all pages are opened in headless Chromium, requests are watched, and a word is searched for: its page
+must be found, and nothing for a word that no page has. Where there is no Chromium, that is said.
 """
 
 import argparse
@@ -13,9 +14,13 @@ import threading
 import time
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+if TYPE_CHECKING:
+    from browser import Browser
 LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "video": "src"}
 """Tags that make a browser fetch something, and where they name it."""
 
@@ -61,10 +66,23 @@ def problems(site: Path) -> list[str]:
     return found
 
 
+def search(chromium: "Browser", address: str) -> list[str]:
+    """The pages that the site's own search shows, once it has answered."""
+    chromium.open(address, 1200, 900)
+    for _ in range(600):
+        if "matching" in str(chromium.run("document.querySelector('.md-search-result__meta').textContent")):
+            break
+        time.sleep(0.1)
+    return list(chromium.run("[...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"))
+
+
 def browse(site: Path) -> list[str]:
     """Open every page; returns what was asked of other servers, what failed, and whether search finds nothing."""
-    sys.path.insert(0, str(ROOT / "tests"))
-    from browser import Browser
+    from browser import Browser, find
+
+    if not find():
+        print("no Chromium: pages were not opened, search was not tried")
+        return []
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None: ...
@@ -80,13 +98,10 @@ def browse(site: Path) -> list[str]:
             urls = [event["request"]["url"] for event in chromium.of("Network.requestWillBeSent")]
             found += [f"{path}: asks for {url}" for url in urls if not url.startswith((home, "data:", "blob:"))]
             found += [f"{path}: {entry['entry']['text']}" for entry in chromium.of("Log.entryAdded")]
-        chromium.open(home + "index.html?q=vocabulary", 1200, 900)
-        for _ in range(100):
-            if chromium.run("document.querySelectorAll('.md-search-result__item').length"):
-                break
-            time.sleep(0.1)
-        else:
-            found.append("search: finds nothing for 'vocabulary'")
+        for word, wanted in {"vocabulary": "vocabulary.html", "xyzzyx": None}.items():
+            pages = search(chromium, f"{home}index.html?q={word}")
+            if not any(wanted in page for page in pages) if wanted else pages:
+                found.append(f"search: {word!r} finds {pages or 'nothing'}")
     finally:
         chromium.close()
         server.shutdown()

@@ -48,7 +48,7 @@ def page(chromium: Browser, address: str, document: dict, rare: list[str], *, da
     chromium.run(f"document.querySelector('#text').value = {json.dumps(document['text'])}")
     chromium.run("document.querySelector('#text').rows = 6")
     chromium.run("document.querySelector('#form').requestSubmit()")
-    wait_for(chromium, "document.querySelectorAll('#labels .name').length > 2")
+    wait_for(chromium, "document.querySelectorAll('#labels .name').length > 0")
     chromium.run("threshold.value = 0.3; threshold.dispatchEvent(new Event('input', {bubbles: true}))")
     names = chromium.run("[...document.querySelectorAll('#labels .name')].map(e => e.textContent)")
     chosen = next((name for name in rare if name in names), names[0])

@@ -1,4 +1,4 @@
-"""Tag texts with the right few labels out of ten thousand to a million (APLC-XLNet, ICML 2020)."""
+"""Tag texts with the right few labels out of hundreds or a million (APLC-XLNet, ICML 2020)."""
 
 from aplc.version import __version__
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sklearn.exceptions import NotFittedError
 
-__all__ = ["AplcError", "CorpusError", "ModelError", "NotFittedError", "RunError"]
+__all__ = ["AplcError", "CorpusError", "ModelError", "NotFittedError", "RunError", "needs"]
 
 
 def __getattr__(name: str) -> object:
@@ -14,6 +14,11 @@ def __getattr__(name: str) -> object:
 
         return NotFittedError
     raise AttributeError(f"module 'aplc.errors' has no attribute {name!r}")
+
+
+def needs(what: str, missing: str, *install: str) -> str:
+    """What is said wherever a package is missing: who needs it, and what to type."""
+    return f"{what} needs {missing}: pip install {' '.join(install or (missing,))}"
 
 
 class AplcError(ValueError):

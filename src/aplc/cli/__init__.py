@@ -19,7 +19,7 @@ from aplc.version import __version__
 
 app = typer.Typer(
     name="aplc",
-    help="Tag texts with the right few labels out of ten thousand to a million.",
+    help="Tag texts with the right few labels out of hundreds or a million.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

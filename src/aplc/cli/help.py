@@ -5,6 +5,7 @@ Typer's own groups (`rich_help_panel`) are drawn with rich only, in boxes; here 
 
 import shlex
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "Columns of the file": ("text_column", "labels_column", "label_separator", "id_column")
 }
 GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "plan": {"What would be trained": ("preset", "set_", "vocabulary", "language")},
+    "pretrain": {"What is trained": ("preset", "set_", "encoder")},
+    "train": {"What is trained": ("preset", "set_", "vocabulary", "language", "more")},
     "split": {"How it is split": ("dev", "test", "seed", "group", "by_date")},
     "evaluate": {
         "What is measured": ("part", "propensity", "threshold", "at"),
@@ -58,8 +62,38 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
 """Options that are listed under a name of their own, by command; all others are "Options"."""
 
 
+NEED_TORCH = frozenset(
+    {
+        "plan",
+        "pretrain",
+        "train",
+        "evaluate",
+        "ablate",
+        "predict",
+        "review",
+        "export",
+        "serve",
+        "add",
+        "inspect",
+        "info",
+    }
+)
+"""Commands that import PyTorch."""
+SLOW_TO_IMPORT = ("torch", "aplc.words.model", "aplc.store.folder")
+"""What most of them import before they have anything to show; seconds, with PyTorch and scikit-learn."""
+
+
 class Command(TyperCommand):
-    """A command whose options are listed under the names of their groups."""
+    """A command whose options are listed under the names of their groups, and that shows at once that it has begun."""
+
+    def invoke(self, ctx: Any) -> Any:
+        if self.name in NEED_TORCH and sys.stderr.isatty():
+            from aplc.console import Screen
+
+            with Screen().bar("starting"):
+                for name in SLOW_TO_IMPORT:
+                    import_module(name)
+        return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         own = GROUPS.get(self.name or "", {}) | COLUMNS

@@ -43,6 +43,7 @@ def list_(
             names = ", ".join(entry.get("labels", []))
             to = f" to {entry['to']}" if "to" in entry else ""
             print(f"{entry.get('version')}\t{entry.get('date')}\t{entry.get('change')} {names}{to}")
+        say_next("labels", "list", model)
         return
     for label, count in zip(labels.names, labels.counts.tolist(), strict=True):
         name = vocabulary.name_of(label) if vocabulary else label
@@ -53,6 +54,7 @@ def list_(
     for old, name in labels.aliases.items():
         if old not in labels.names and search and search.casefold() in old.casefold():
             print(f"-\t{old}\trenamed to {name}")
+    say_next("labels", "rename", model, "OLD", "NEW")
 
 
 @app.command(cls=Command, epilog=EXAMPLES["add"])

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from aplc.cli.help import say_next
 from aplc.version import __version__
 
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "tokenizers", "safetensors", "transformers")
@@ -24,6 +25,8 @@ def info(
 
     facts = gather()
     print(json.dumps(facts, indent=2) if as_json else render(facts))
+    if not as_json:
+        say_next("data", "pubmed-mesh", "--out", "demo/corpus")
 
 
 def gather() -> dict[str, Any]:

@@ -157,6 +157,7 @@ def ablate(
     """Train with several numbers of clusters or several partitions; draw P@1 against them. Can be stopped and rerun."""
     from aplc.config import Config
     from aplc.console import Screen
+    from aplc.store.safety import EVALUATION
     from aplc.train.ablate import ablate as ablate_run
     from aplc.train.ablate import markdown
 
@@ -164,3 +165,5 @@ def ablate(
     with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         rows = ablate_run(study, opened, config, out, seeds=seeds, screen=Screen())
     print(markdown(study, rows), end="")
+    runs = sorted(path.parent for path in out.rglob(EVALUATION))
+    say_next("compare", runs[0], runs[-1])

@@ -120,6 +120,7 @@ def compare(
     print(comparison.render(), file=told)
     if json_file:
         output_json(json_file, comparison.to_dict())
+    say_next("serve", "MODEL")
 
 
 @reads_columns

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Literal, cast
 from aplc.data.columns import BadRow, Columns, clean_names, is_unicode, listed
 from aplc.data.feedback import Review, is_feedback, last_lines, read_review
 from aplc.data.json_list import read_list
-from aplc.errors import CorpusError
+from aplc.errors import CorpusError, needs
 from aplc.machine import is_main_process, n_processes
 
 __all__ = ["SUFFIXES", "BadRows", "Document", "clean_names", "is_unicode", "open_bytes", "read_documents"]
@@ -288,7 +288,7 @@ def _read_parquet(path: Path, bad_rows: BadRows, columns: Columns) -> Iterator[D
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise CorpusError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow") from None
+        raise CorpusError(needs(f"{path}: reading Parquet", "pyarrow")) from None
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
     try:

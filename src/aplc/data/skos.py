@@ -17,7 +17,7 @@ from xml.parsers import expat
 
 from aplc.data.bounded import LANGUAGE, BoundedLines, read_whole
 from aplc.data.checks import shorten
-from aplc.errors import CorpusError
+from aplc.errors import CorpusError, needs
 
 SUFFIXES = (".ttl", ".rdf", ".xml", ".nt")
 _SKOS, _RDFS = "http://www.w3.org/2004/02/skos/core#", "http://www.w3.org/2000/01/rdf-schema#"
@@ -88,7 +88,7 @@ def _rdflib(path: Path) -> None:
     try:
         import rdflib  # noqa: F401
     except ImportError:
-        raise CorpusError(f"{path}: reading SKOS needs rdflib: pip install rdflib") from None
+        raise CorpusError(needs(f"{path}: reading SKOS", "rdflib")) from None
 
 
 class _quiet:  # noqa: N801 -- reads as a verb

@@ -20,7 +20,7 @@ from torch import Tensor
 from aplc.config import Config
 from aplc.data.batches import Batch, Collator
 from aplc.data.tokenizer import Tokenizer
-from aplc.errors import ModelError
+from aplc.errors import ModelError, needs
 from aplc.files import atomic_path
 from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH, Ids, Probs
 from aplc.models.network import check_vocabulary
@@ -209,5 +209,5 @@ def _onnxruntime() -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise ModelError("an exported model needs onnxruntime: pip install onnxruntime") from error
+        raise ModelError(needs("an exported model", "onnxruntime")) from error
     return onnxruntime

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from aplc.config import EncoderConfig, ModelConfig
-from aplc.errors import ModelError
+from aplc.errors import ModelError, needs
 from aplc.nn.distributed import world
 from aplc.nn.pooling import average_windows, choose_pooling, longest_document, pool
 from aplc.nn.weights import encoder_folder, read_config, weight_files
@@ -275,7 +275,7 @@ def _transformers() -> Any:
     try:
         import transformers
     except ImportError as error:
-        raise ModelError("encoders other than XLNet need transformers: pip install transformers") from error
+        raise ModelError(needs("an encoder other than XLNet", "transformers")) from error
     return transformers
 
 

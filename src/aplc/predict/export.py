@@ -17,7 +17,7 @@ from aplc.console import Screen
 from aplc.data.columns import Columns
 from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
-from aplc.errors import AplcError
+from aplc.errors import AplcError, needs
 from aplc.files import new_folder, write_json
 from aplc.models.base import exported, function_for
 from aplc.models.trained import TrainedTagger
@@ -152,4 +152,4 @@ def _check_extra() -> None:
         for name in ("onnx", "onnxruntime", "onnxscript"):
             importlib.import_module(name)
     except ImportError as error:
-        raise AplcError(f"aplc export needs {error.name}: pip install onnx onnxscript onnxruntime") from error
+        raise AplcError(needs("aplc export", error.name or "", "onnx", "onnxscript", "onnxruntime")) from error

@@ -18,14 +18,14 @@ from types import FrameType
 from typing import Any
 
 from aplc.console import Screen
-from aplc.errors import AplcError
+from aplc.errors import AplcError, needs
 
 try:
     import fastapi  # noqa: F401
     import prometheus_client  # noqa: F401
     import uvicorn
 except ImportError as error:
-    raise AplcError(f"aplc serve needs {error.name}: pip install fastapi uvicorn prometheus-client") from error
+    raise AplcError(needs("aplc serve", error.name or "", "fastapi", "uvicorn", "prometheus-client")) from error
 
 from aplc.serve.feedback import FeedbackFile
 from aplc.serve.guard import Guard

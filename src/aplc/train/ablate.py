@@ -95,14 +95,17 @@ def ablate(study: Study, corpus: Corpus, config: Config, out: Path, *, seeds: in
     corpus.file("test")  # before an hour of training, not after it
     plan = cells(study, out, seeds)
     done: list[tuple[Cell, dict[str, float]]] = []
-    for i, cell in enumerate(plan, start=1):
-        began = time.monotonic()
-        scores, fresh = run_cell(cell, corpus, config)
-        done.append((cell, scores))
-        took = f"{time.monotonic() - began:.0f} s" if fresh else "done before"
-        screen.say(f"{i}/{len(plan)}  {study} {cell.setting}, seed {cell.seed}: P@1 {100 * scores['P@1']:.2f} ({took})")
-        if fresh or i == len(plan):
-            write_study(study, out, rows_of(done), config)
+    with screen.bar("training", len(plan), unit="runs") as advance:
+        for i, cell in enumerate(plan, start=1):
+            began = time.monotonic()
+            scores, fresh = run_cell(cell, corpus, config)
+            done.append((cell, scores))
+            took = f"{time.monotonic() - began:.0f} s" if fresh else "done before"
+            found = f"{study} {cell.setting}, seed {cell.seed}: P@1 {100 * scores['P@1']:.2f}"
+            screen.say(f"{i}/{len(plan)}  {found} ({took})")
+            if fresh or i == len(plan):
+                write_study(study, out, rows_of(done), config)
+            advance()
     return rows_of(done)
 
 

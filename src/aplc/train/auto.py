@@ -11,6 +11,7 @@ from pathlib import Path
 from aplc.config import AUTO, Config
 from aplc.console import Screen
 from aplc.data.encoders import is_at_hand
+from aplc.errors import needs
 from aplc.files import read_json
 from aplc.nn.distributed import world
 from aplc.store.safety import RUN_FILE
@@ -44,7 +45,7 @@ def choose_preset(settings: Sequence[str] = ()) -> tuple[str, str]:
     if "model.encoder" in given:
         return "both", "model.encoder is given"
     if find_spec("transformers") is None:
-        return "words", "pretrained encoders need transformers: pip install transformers"
+        return "words", needs("preset both", "transformers")
     if _has_gpu():
         return "both", "there is a GPU"
     if is_at_hand(encoder):
