@@ -147,3 +147,19 @@ def test_labels_without_documents_teach_nothing_and_are_improbable(monkeypatch):
     found = expit(rising(scores, curves.finish(n).T))
     assert np.abs(found - expit(-2 + 4 * scores))[:, n > 0].max() < 0.06
     assert found[:, n == 0].max() < 1e-4
+
+
+def test_labels_beyond_the_numbers_of_documents_seen_have_no_wild_curves():
+    """All labels frequent but one: squares of log n, learned far from it, must not make that one certain."""
+    rng = np.random.default_rng(0)
+    curves, n = Curves(400), np.array([180, 200, 220, 240, 260, 1])
+    hit = rng.random((400, 6)) < 0.4
+    hit[:, 5] = False
+    score = np.where(hit, 0.8, 0.1) + rng.normal(0, 0.15, hit.shape)
+    score[:, 5] = 0
+    learned_from = np.broadcast_to(n, hit.shape).copy()
+    learned_from[:, 5] = 0  # only a reviewed document has it
+    curves.add(0, score.astype(np.float32), hit, learned_from)
+    curve = curves.finish(n)
+    assert rising(np.float32(0), curve[5]) < rising(np.float32(0.1), curve[0]) + 1
+    assert rising(np.float32(0), curve[5]) < 0

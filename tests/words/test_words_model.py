@@ -7,14 +7,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from safetensors.numpy import load_file, save_file
 from scipy import sparse
+from scipy.special import expit
 from sklearn.feature_extraction.text import TfidfTransformer
 
+from aplc import Tagger
 from aplc.config import Config
 from aplc.errors import ModelError
 from aplc.words import model as model_module
 from aplc.words.index import Index, best_columns, rising
 from aplc.words.model import LENGTHS, WordFeatures, WordsBatch, WordsModel, load
-from aplc.words.names import Names
+from aplc.words.names import NO_DOCUMENTS, Names
 from aplc.words.text import BUCKETS
 
 N_LABELS = 7
@@ -105,13 +107,14 @@ def test_logits_are_the_product(model, dense, counts):
     assert np.allclose(model.read(batch_of(model, by_bucket(counts))), expected, atol=1e-3)  # 16 bits
 
 
-def test_unknown_words_count_nothing_and_no_words_give_the_bias(model):
+def test_unknown_words_count_nothing_and_no_words_give_the_base_rates(model):
     known, unknown, nothing = np.zeros((3, 1000))
     known[[3, 4, 8]] = 1, 2, 1
     unknown[[3, 4, 8, 999]] = 1, 2, 1, 5
     found = model.read(batch_of(model, by_bucket(np.stack([known, unknown, nothing]))))
     assert found[0].tolist() == found[1].tolist()
-    assert found[2].tolist() == model.bias_L.tolist()
+    rates = np.clip(model.bias_L, expit(NO_DOCUMENTS), 1 - expit(NO_DOCUMENTS))
+    assert expit(found[2]) == pytest.approx(rates, rel=1e-4)
 
 
 def test_other_texts_of_the_batch_change_nothing(model, counts):
@@ -238,3 +241,9 @@ def test_weights_are_mapped_and_not_copied(model, tmp_path):
     index = read_again(model, tmp_path).index
     assert isinstance(index.weight.base, np.memmap)
     assert not index.weight.flags.writeable
+
+
+def test_a_text_without_known_words_has_the_base_rates():
+    texts, labels = ["cat fur", "dog bark", "cat purr", "train rail"] * 10, [["a"], ["a"], ["a"], ["b"]] * 10
+    tagger = Tagger("words", settings=["data.validation=0"]).fit(texts, labels)
+    assert dict(tagger.predict("zzz", top_k=2)) == pytest.approx({"a": 0.75, "b": 0.25})

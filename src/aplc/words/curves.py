@@ -139,7 +139,7 @@ class Curves:
             log_n = np.log(n_MK[found])
             terms = [log_n, log_n**2, s, log_n * s, log_n**2 * s, s**2, log_n * s**2]
             a0, a1, a2, b0, b1, b2, c0, c1 = _regress(np.stack(terms, 1), hit)
-            log_n = np.log(np.maximum(n, 1))
+            log_n = np.log(np.clip(n, n_MK[found].min(), n_MK[found].max()))  # beyond what was seen, squares run wild
             a_L, b_L = a0 + a1 * log_n + a2 * log_n**2, b0 + b1 * log_n + b2 * log_n**2
             curve_L3[:] = _no_flatter(np.stack([a_L, b_L, c0 + c1 * log_n], 1), s)
         for label, curve in self.own.items():

@@ -34,6 +34,9 @@ from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
 
 SHORT = 200
 """Characters of a text, on average, below which runs of characters are read: titles have some 70, abstracts 1,000."""
+FEW_REVIEWED = 10
+"""Documents of a label that only reviewed ones have, up to which a mention of its name counts more than their words, as
+it does for labels that come later (bench/LOG.md)."""
 READ_AT_ONCE = 4_096
 """Documents whose features are made at a time."""
 
@@ -91,7 +94,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         learned_16, worth_3L = np.zeros(0, dtype=np.float32), np.zeros((3, n_labels), dtype=np.float32)
     else:
         worth_3L = mention_worth(learned_16, known_L)
-    worth_3L[:, (known_L.n == 0) & (count_L > 0)] = [[0], [1], [0]]  # only reviewed documents have them
+    worth_3L[:, (known_L.n == 0) & (count_L > FEW_REVIEWED)] = [[0], [1], [0]]  # only reviewed documents have them
     if mentions_NL.nnz:
         right = (mentions_NL * y_NL).nnz / mentions_NL.nnz
         screen.say(

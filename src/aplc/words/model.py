@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 from scipy import sparse
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from aplc.config import Config
 from aplc.errors import ModelError
@@ -27,7 +27,7 @@ from aplc.files import atomic_path
 from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_header
 from aplc.nn.weights import WEIGHTS
 from aplc.words.index import Index, best_columns
-from aplc.words.names import Mentions, Names
+from aplc.words.names import NO_DOCUMENTS, Mentions, Names
 from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_split, words_of
 
 WEIGHTS_VERSION = 3
@@ -144,6 +144,9 @@ class WordsModel:
     def read(self, batch: WordsBatch) -> Floats:
         """logits_BL."""
         logits_BL = self.index.logits(batch.x, self.bias_L, self.curve_3L)
+        silent_B = np.diff(batch.x.indptr) == 0  # no known word: curves know nothing of such texts
+        if silent_B.any():
+            logits_BL[silent_B] = logit(np.clip(self.bias_L, expit(NO_DOCUMENTS), 1 - expit(NO_DOCUMENTS)))
         document, label, place = batch.mentions
         a, b, c = self.worth_3L[:, label]
         logits_BL[document, label] = a + b * logits_BL[document, label] + c * place
