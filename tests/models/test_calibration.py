@@ -13,7 +13,7 @@ from aplc.evaluate.run import evaluate
 from aplc.evaluate.table import render
 from aplc.models.calibration import STEPS, Calibration, Ranking
 from aplc.nn.clusters import LabelClusters
-from aplc.predict.search import calibrate, predict_batches
+from aplc.predict.search import Found, calibrate, predict_batches, predict_documents
 from aplc.store.folder import load_tagger
 from reference import reference_ranking, reference_threshold
 
@@ -207,7 +207,9 @@ def test_search_is_exact_where_calibration_turns_the_order_around(retired):
 def test_evaluation_shows_the_error_before_and_after(trained, corpus):
     tagger = load_tagger(trained)
     documents = list(read_documents(corpus / "train.jsonl"))
-    learned = calibrate(tagger, documents)
+    raw = predict_documents(replace(tagger, calibration=None), documents, len(tagger.labels))
+    found = [Found(ids, probs, [tagger.labels.encode(d.labels) for d in block]) for block, ids, probs in raw]
+    learned = calibrate(tagger, found)
     assert any(len(points) > 2 for points in learned.knots)
     after = evaluate(replace(tagger, calibration=learned), documents)
     before = evaluate(replace(tagger, calibration=None), documents)

@@ -8,7 +8,7 @@ best k labels are then, and `decide` how many of them a document gets.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,20 +127,20 @@ def predict_documents(
         yield block, *predict_texts(trained.model, texts, k, ranking=trained.ranking, allowed=allowed)
 
 
-def calibrate(trained: TrainedTagger, documents: Iterable[Document]) -> Calibration:
+class Found(NamedTuple):
+    """What a model that is not calibrated says of some documents, and what is true."""
+
+    ids: Ids
+    probs: Probs
+    truth: list[list[int]]
+
+
+def calibrate(trained: TrainedTagger, found: Sequence[Found]) -> Calibration:
     """Calibrate the model's probabilities on documents it was not trained on."""
-    ids, probs, hit, n_true = [], [], [], 0
-    for block in blocks(documents, DOCUMENTS_AT_ONCE):
-        found, given = predict_texts(
-            trained.model, [document.text for document in block], min(DEPTH, len(trained.labels))
-        )
-        truth = [trained.labels.encode(document.labels) for document in block]
-        ids.append(found)
-        probs.append(given)
-        hit.append(np.array([np.isin(row, true) for row, true in zip(found, truth, strict=True)]))
-        n_true += sum(map(len, truth))
-    joined = (np.concatenate(parts) for parts in (ids, probs, hit))
-    return Calibration.fit(*joined, bounds=trained.ranking.bounds, n_true=n_true)
+    ids, probs = (np.concatenate([getattr(part, name)[:, :DEPTH] for part in found]) for name in ("ids", "probs"))
+    truth = [own for part in found for own in part.truth]
+    hit = np.array([np.isin(row, own) for row, own in zip(ids, truth, strict=True)])
+    return Calibration.fit(ids, probs, hit, bounds=trained.ranking.bounds, n_true=sum(map(len, truth)))
 
 
 def decide_documents(

@@ -20,7 +20,7 @@ from aplc.evaluate.run import DEPTH
 from aplc.models.base import require, training_of
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
-from aplc.predict.search import calibrate, predict_documents
+from aplc.predict.search import Found, calibrate, predict_documents
 from aplc.store.folder import load_tagger, save_frame
 from aplc.train.run_folder import RunFolder
 
@@ -61,16 +61,21 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
     if not len(data.valid_rows):
         screen.say("calibration: none, no documents were held out")
         return trained
-    with screen.bar("calibrating"):
-        calibration = calibrate(trained, data.held_out())
-        trained = replace(trained, calibration=calibration)
-        metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
-        top, unknown = [], []
-        for block, ids, probs in predict_documents(trained, data.held_out(), min(DEPTH, len(trained.labels))):
-            truth = [trained.labels.encode(document.labels) for document in block]
-            metrics.update_lists(ids, probs, truth)
-            top.append(probs[:, 0])
+    trained = replace(trained, calibration=None)  # of a run that was finished before
+    depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
+    found, top, unknown = [], [], []
+    with screen.bar("calibrating", len(data.valid_rows)) as advance:
+        for block, ids, probs in predict_documents(trained, data.held_out(), width):
+            found.append(Found(ids, probs, [trained.labels.encode(document.labels) for document in block]))
             unknown.append(trained.model.unknown_words([document.text for document in block]))
+            advance(len(block))
+        calibration = calibrate(trained, found)
+    trained = replace(trained, calibration=calibration)
+    metrics = Metrics(trained.labels.counts, n_documents=trained.n_documents)
+    for part in found:
+        ids, probs, _ = trained.ranking.settle(part.ids, part.probs, depth)
+        metrics.update_lists(ids, probs, part.truth)
+        top.append(probs[:, 0])
     bands = [asdict(band) for band in by_frequency(metrics.label_stats(5))]
     ranges = {"top_probability": _range(top), "unknown_words": _range([part for part in unknown if part is not None])}
     held_out = {"documents": metrics.n_evaluated, "metrics": metrics.result(), "bands": bands, "ranges": ranges}
