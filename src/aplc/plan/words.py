@@ -48,8 +48,8 @@ READ_TIMES = 3
 """How many times what splitting texts into words takes: reading files, counting, matrices, tagging held-out texts."""
 LOCAL_PRODUCTS = 80
 """Multiplications of a sparse product that one entry of a neighbourhood costs, with all that is done with it."""
-ENTRY_BYTES = 48
-"""Memory for an entry of X: as documents and as words, whole and cut into frequent and rare words."""
+ENTRY_BYTES = 34
+"""Memory for an entry of X: by documents and by words, whole and cut into frequent and rare words."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,10 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         work.sides = LOCAL_ITERATIONS * sides + (ITERATIONS + 1) * n_often
         work.sparse = (2 * ITERATIONS + 1) * n_often * entries
         work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
-    peak = resident_bytes() + INVERSE_BYTES * size**2 + ENTRY_BYTES * round(entries)
-    peak += 4 * block * (2 * shape[1] + 8 * n_documents) + 26 * learned * (block + CANDIDATES)  # a block; curves
-    peak += 10 * WEIGHTS_PER_LABEL * len(counts)  # while they are put together
+    of_block = (shape[1] + 3 * n_documents) if direct else (2 * shape[1] + 8 * n_documents)
+    solving = 4 * size**2 + 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # an inverse, a block, curves
+    solving += 10 * WEIGHTS_PER_LABEL * len(counts)  # while they are put together
+    peak = resident_bytes() + ENTRY_BYTES * round(entries) + max(INVERSE_BYTES * size**2, solving)
     return WordsPlan(
         n_documents=n_documents,
         n_labels=len(counts),
