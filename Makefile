@@ -1,6 +1,8 @@
 # Every target makes .venv and installs what it needs; the second time it is quick.
 PYTHON ?= python3
 BIN := .venv/bin
+# A compiler that was not there when aplc was installed: then it is installed again.
+UNUSED_COMPILER := $(shell test -f src/aplc/native/_native.so || command -v gcc || command -v clang)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 help:  ## list the targets
@@ -18,8 +20,9 @@ native:  ## compile src/aplc/native in place, as make install does; needs cmake
 	cmake -S src/aplc/native -B build/native
 	cmake --build build/native
 
-test: .venv/.test  ## run the tests
+test: .venv/.core  ## run the tests
 	@test -n "$$APLC_NATIVE" || $(BIN)/python -c 'import sys; from aplc.native import why_not; sys.exit(why_not() and f"make test: compiled code is not used: {why_not()}; with APLC_NATIVE=0 what takes its place is tested alone")'
+	@$(MAKE) --no-print-directory .venv/.test
 	$(BIN)/python -m pytest
 
 check: .venv/.check  ## lint, formatting, types, and the direction of imports
@@ -67,12 +70,14 @@ release-check: wheel  ## install sdist and wheel into empty environments outside
 clean:  ## remove the environment and the demo's files
 	rm -rf .venv demo build dist src/aplc/native/_native.so
 
-.venv/.core: pyproject.toml constraints.txt $(wildcard src/aplc/native/*.[ch] src/aplc/native/CMakeLists.txt)
+.venv/.core: pyproject.toml constraints.txt $(wildcard src/aplc/native/*.[ch] src/aplc/native/CMakeLists.txt) $(if $(UNUSED_COMPILER),again)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "aplc needs Python 3.11 or later; set PYTHON=...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "installing aplc into .venv"
 	@$(PIP) -e .
 	@touch $@
+
+again:
 
 .venv/.test: .venv/.core
 	@echo "installing what the tests need"
@@ -94,5 +99,5 @@ clean:  ## remove the environment and the demo's files
 	@$(PIP) -e '.[check]'
 	@touch $@
 
-.PHONY: help install demo native test check docs pictures bench bench-peers gpu-check sanitize wheel release-check clean
+.PHONY: again help install demo native test check docs pictures bench bench-peers gpu-check sanitize wheel release-check clean
 .DEFAULT_GOAL := help

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -133,20 +133,21 @@ def train_command(corpus, out, *settings, processes=1, resume=False, torchrun=()
     return [sys.executable, *launcher, *train, *options]
 
 
-def _environment():
+def environment():
+    """Of a process of its own."""
     return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def launch(arguments):
     """Run a command in a process of its own; it must succeed."""
-    done = subprocess.run(arguments, env=_environment(), capture_output=True, text=True, check=False, timeout=300)
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done
 
 
 def start(arguments):
     """Begin a command in a process of its own."""
-    return subprocess.Popen(arguments, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(arguments, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 def wait_for(condition, running, seconds=120):
@@ -197,3 +198,15 @@ def assert_resumed_equals_uninterrupted(run, folder, stop_at):
     assert_same_weights(folder / "whole", folder / "parts")
     whole, parts = (map(json.loads, (folder / name / "metrics.jsonl").open()) for name in ("whole", "parts"))
     assert [line | {"seconds": 0} for line in whole] == [line | {"seconds": 0} for line in parts]
+
+
+def with_both_parts(trained):
+    """A model of words and a network, with a blend in which both count: of a small corpus, the words know all."""
+    import numpy as np  # as torch, after conftest.py
+
+    from aplc.models.blend import Blend
+
+    rng = np.random.default_rng(0)
+    n = trained.model.n_labels
+    curve = np.stack([rng.normal(size=n), rng.random(n), rng.random(n)]).astype(np.float32)
+    return replace(trained, model=replace(trained.model, blend=Blend(curve)), calibration=None)

@@ -62,3 +62,8 @@ def read_log(out, without=("seconds",)):
     """A run's metrics, without what takes time."""
     rows = map(json.loads, (out / "metrics.jsonl").read_text("utf-8").splitlines())
     return [{name: value for name, value in row.items() if name not in without} for row in rows]
+
+
+def network_of(model):
+    """The network of a model, which may have words beside it."""
+    return getattr(model, "network", model)

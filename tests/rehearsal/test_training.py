@@ -1,6 +1,10 @@
 """Guards training off the CPU: every way to train gives the CPU's weights to rounding, and a dead run goes on."""
 
 import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,8 @@ from helpers import (
     aplc,
     as_options,
     assert_resumed_equals_uninterrupted,
+    assert_same_weights,
+    environment,
     ok,
     topic_rows,
     weights,
@@ -19,7 +25,7 @@ from helpers import (
     write_rows,
 )
 from rehearsal import standin
-from rehearsal.compared import assert_close, assert_close_weights, read_log, run_on_both
+from rehearsal.compared import assert_close, assert_close_weights, network_of, read_log, run_on_both
 
 SETTINGS = [*SAME_STEPS, "clusters.cutoffs=2,4", "data.validation=0.2", "train.epochs=2", "train.patience=0"]
 WAYS = {
@@ -34,6 +40,28 @@ WAYS = {
     "windows": ["data.long_text=windows", "data.max_length=8", "train.clusters_optimizer=sgd"],
     "recomputed": ["model.checkpoint_activations=true", "model.layers=2", "train.accumulate=2"],
 }
+ALONE = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from aplc.cli import main
+from rehearsal import standin
+with standin.present():
+    main()
+"""
+"""The command in a process of its own, which has a stand-in, too."""
+KILLED = (
+    """
+import os, signal
+from aplc.train import loop
+step = loop.train_step
+def dying(running, batch, rate):
+    if running.progress.step == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(running, batch, rate)
+loop.train_step = dying
+"""
+    + ALONE
+)
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +93,33 @@ def test_a_dead_run_goes_on_with_the_devices_random_numbers(few, tmp_path):
         assert ("resuming from step-00000004" in done.stderr) == resume
 
     assert_resumed_equals_uninterrupted(run, tmp_path, stop_at=4)
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_in_a_new_process(few, tmp_path):
+    """The device's random numbers are then those of the checkpoint, not of a process that has drawn some before."""
+    settings = [*SETTINGS, "model.dropout=0.2", "model.hidden_dropout=0.2", "train.checkpoint_steps=1"]
+
+    def command(name):
+        return [
+            "train",
+            few,
+            "--preset",
+            "tiny",
+            *as_options(settings),
+            "--out",
+            tmp_path / name,
+            "--device",
+            "standin",
+        ]
+
+    ok(aplc(*command("whole")))
+    for resume, code in (([], -signal.SIGKILL), (["--resume"], 0)):
+        alone = [sys.executable, "-c", KILLED if code else ALONE, *map(str, command("parts")), *resume]
+        done = subprocess.run(alone, env=environment(), capture_output=True, text=True, check=False, timeout=300)
+        assert done.returncode == code, done.stderr
+    assert "resuming from step-00000004" in done.stderr
+    assert_same_weights(tmp_path / "whole", tmp_path / "parts")
 
 
 def test_a_run_moves_between_devices(few, tmp_path, monkeypatch):
@@ -108,6 +163,9 @@ def test_words_and_a_network_together(few, tmp_path):
     one, other = (Tagger.from_pretrained(out, device="standin") for out in (here, there))
     assert one.trained.model.network.device.type == "standin"
     assert_close(one.predict(texts), other.predict(texts), 1e-4)
+    # The blend was learned from what both parts say; here it may be the words alone, which does not run the network.
+    said = [tagger.trained.model.opinions(tagger.trained.model.prepare(texts)) for tagger in (one, other)]
+    assert_close(*([part.tolist() for part in parts] for parts in said), 1e-3)
 
 
 def test_an_encoder_of_transformers(few, tmp_path):
@@ -137,15 +195,17 @@ def test_in_bfloat16(few, tmp_path):
     assert_close(read_log(here)[0]["mean_loss"], read_log(there)[0]["mean_loss"], 1e-2)
 
 
-def test_partial_fit_is_the_cpus(few, tmp_path):
-    ok(aplc("train", few, "--preset", "tiny", *as_options(SETTINGS), "--out", tmp_path / "model", "--device", "cpu"))
+@pytest.mark.parametrize("kind", ["network", "both"])
+def test_partial_fit_is_the_cpus(kind, few, tmp_path):
+    settings = as_options([*SETTINGS, f"model.kind={kind}"])
+    ok(aplc("train", few, "--preset", "tiny", *settings, "--out", tmp_path / "model", "--device", "cpu"))
     rows = topic_rows(20, seed=5)
     for row in rows[:6]:
         row["labels"].append("new")
     for device in ("cpu", "standin"):
         tagger = Tagger.from_pretrained(tmp_path / "model", device=device)
         tagger.partial_fit([row["text"] for row in rows], [row["labels"] for row in rows])
-        assert tagger.trained.model.device.type == device
+        assert network_of(tagger.trained.model).device.type == device
         tagger.save_pretrained(tmp_path / device)
     assert_close_weights(tmp_path / "cpu", tmp_path / "standin", 1e-3)  # L-BFGS follows rounding further
 

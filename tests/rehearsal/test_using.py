@@ -14,20 +14,41 @@ from aplc.plan import probe
 from aplc.predict import export
 from aplc.predict.explain import explain
 from aplc.serve.app import Service, make_app
-from aplc.store.folder import load_tagger
-from helpers import SMALL, aplc, as_options, ok, topic_rows, write_rows
-from rehearsal.compared import assert_close, assert_close_weights, assert_said, on_both, run_on_both
+from aplc.store.folder import load_tagger, save_tagger
+from helpers import SMALL, aplc, as_options, ok, topic_rows, with_both_parts, write_rows
+from rehearsal.compared import assert_close, assert_close_weights, assert_said, network_of, on_both, run_on_both
 
 TEXTS = ["violin and rain", "a dog in the snow", "zzz", "bread soup cheese " * 50]
 
 
-@pytest.fixture(scope="module")
-def model(corpus, tmp_path_factory):
-    """A model of a head and two tails, trained on the CPU."""
-    out = tmp_path_factory.mktemp("model") / "model"
-    settings = as_options([*SMALL, "clusters.cutoffs=2,4", "train.epochs=12", "train.patience=0"])
-    ok(aplc("train", corpus, "--preset", "tiny", *settings, "--out", out, "--device", "cpu"))
+SETTINGS = [*SMALL, "clusters.cutoffs=2,4", "train.patience=0"]
+
+
+def train(corpus, out, *settings):
+    options = as_options([*SETTINGS, *settings])
+    ok(aplc("train", corpus, "--preset", "tiny", *options, "--out", out, "--device", "cpu"))
     return out
+
+
+@pytest.fixture(scope="module")
+def network(corpus, tmp_path_factory):
+    """A model of a head and two tails, trained on the CPU."""
+    return train(corpus, tmp_path_factory.mktemp("network") / "model", "train.epochs=12")
+
+
+@pytest.fixture(scope="module")
+def both(corpus, tmp_path_factory):
+    """Words and such a network, of which both count."""
+    folder = tmp_path_factory.mktemp("both")
+    train(corpus, folder / "learned", "train.epochs=2", "model.kind=both")
+    with using_device("cpu"):
+        save_tagger(with_both_parts(load_tagger(folder / "learned")), folder / "model")
+    return folder / "model"
+
+
+@pytest.fixture(params=["network", "both"])
+def model(request):
+    return request.getfixturevalue(request.param)
 
 
 def test_evaluating(model, corpus, tmp_path):
@@ -54,7 +75,7 @@ def test_explaining(model):
     def explained(device):
         with using_device(device):
             trained = load_tagger(model)
-        assert trained.model.device.type == device
+        assert network_of(trained.model).device.type == device
         found = explain(trained, "a violin and some rain", "rare")
         return [found.probability, found.read, *((part.start, part.stop, part.effect) for part in found.parts)]
 
@@ -95,7 +116,7 @@ def _tags(model, device, folder):
     return [json.loads(line) for line in ok(done).splitlines()]
 
 
-def test_exporting_is_done_on_the_cpu(model, tmp_path, monkeypatch):
+def test_exporting_is_done_on_the_cpu(network, tmp_path, monkeypatch):
     """Whatever device there is: the graphs are for onnxruntime on a CPU."""
 
     class SeenError(Exception):
@@ -107,7 +128,7 @@ def test_exporting_is_done_on_the_cpu(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(export, "function_for", lambda *_: write)
     with pytest.raises(SeenError), using_device("standin"):
-        export.export(model, tmp_path / "out")
+        export.export(network, tmp_path / "out")
 
 
 def test_planning(corpus):

@@ -23,7 +23,7 @@ from aplc.predict.explain import explain
 from aplc.store.folder import load_tagger, save_tagger
 from aplc.train import loop
 from aplc.train.run import train
-from helpers import SMALL, Recorder, aplc, as_options, assert_same_weights, fails, ok
+from helpers import SMALL, Recorder, aplc, as_options, assert_same_weights, fails, ok, with_both_parts
 
 BOTH = [*SMALL, "model.kind=both", "data.validation=0.2", "train.epochs=2"]
 TEXTS = ["violin and rain", "a dog in the snow", "", "bread soup cheese " * 200]
@@ -44,10 +44,7 @@ def both(corpus, tmp_path_factory):
 @pytest.fixture(scope="module")
 def blended(both):
     """The same with a blend in which both parts count: the words alone solve this corpus."""
-    trained = load_tagger(both)
-    rng = np.random.default_rng(0)
-    curve = np.stack([rng.normal(size=6), rng.random(6), rng.random(6)]).astype(np.float32)
-    return replace(trained, model=replace(trained.model, blend=Blend(curve)), calibration=None)
+    return with_both_parts(load_tagger(both))
 
 
 def test_topk_matches_reference(blended):
