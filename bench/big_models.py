@@ -1,5 +1,9 @@
-"""Model folders of about 1 GB with made-up weights, for `bench/serve.py memory`: what they say means nothing."""
+"""Model folders of about 1 GB with made-up weights, for `bench/serve.py`: what they say means nothing.
 
+python bench/big_models.py {words,network} DIR      DIR/model, and DIR/texts.jsonl to send to it
+"""
+
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -53,3 +57,19 @@ def make_network(folder: Path) -> None:
         assert isinstance(network, TaggingModel)
         model = TaggingModel(network.encoder, network.tokenizer, config, **sizes)
         save_tagger(TrainedTagger(config, model, labels_of(N_NETWORK_LABELS), 1000), folder)
+
+
+def made_up_texts(n: int, n_words: int = 50) -> list[str]:
+    rng = random.Random(1)
+    return [" ".join(f"w{rng.randrange(100_000)}" for _ in range(n_words)) for _ in range(n)]
+
+
+def main() -> None:
+    make, folder = {"words": make_words, "network": make_network}[sys.argv[1]], Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    make(folder / "model")
+    write_rows(folder / "texts.jsonl", [{"text": text, "labels": ["label 1"]} for text in made_up_texts(1000)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 """Does feedback help? Reviews of some test documents, replayed from their true labels; figures on the other ones.
 
     python bench/feedback.py CORPUS --out DIR --preset words --reviewed 500 --proposed 10 --added 1
+    python bench/feedback.py CORPUS --out DIR --proposed 5 --added 0 --draws 3 --models masked negative
 
 A model is trained on the train part, and tags documents drawn from the test part. A reviewer sees its `--proposed` best
 labels, accepts those that are right, rejects the others, and adds labels that are missing: all of them (`--added all`),
@@ -12,8 +13,9 @@ reviewed:
     in full     the same documents with all of their true labels: what a complete review would give
 
 With `--added all` the last two are the same: nothing is missing then, and to call all else wrong is right. What sets
-`masked` apart shows where reviewers don't add all. Differences have paired bootstrap intervals (95 %). Finished models
-are not trained again.
+`masked` apart shows where reviewers don't add all. Differences have paired bootstrap intervals (95 %). With `--draws`,
+all of this is done for several sets of reviewed documents that have none in common, and a document's scores are means
+over them: what is due to the choice of documents becomes less. Finished models are not trained again.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +40,7 @@ from aplc.models.trained import TrainedTagger
 from aplc.predict.search import name_tags, predict_documents
 from aplc.train.run import train
 
+MODELS = ("masked", "negative", "in full")
 SHOWN = ("P@1", "P@3", "P@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 PAIRS = (("masked", "without"), ("negative", "without"), ("in full", "without"), ("masked", "negative"))
 
@@ -65,9 +69,12 @@ def reviews(
             yield line, document
 
 
-def write_reviews(args: argparse.Namespace, trained: TrainedTagger, documents: Sequence[Document]) -> dict[str, Path]:
+def write_reviews(
+    args: argparse.Namespace, trained: TrainedTagger, documents: Sequence[Document], folder: Path
+) -> dict[str, Path]:
     """The files for `--more`, by name of the model."""
-    files = {name: args.out / f"{name.replace(' ', '-')}.jsonl" for name in ("masked", "negative", "in full")}
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {name: folder / f"{name.replace(' ', '-')}.jsonl" for name in MODELS}
     streams = [path.open("w", encoding="utf-8") for path in files.values()]
     n_accepted = n_rejected = n_added = n_missing = 0
     for line, document in reviews(trained, documents, proposed=args.proposed, added=args.added):
@@ -86,11 +93,19 @@ def write_reviews(args: argparse.Namespace, trained: TrainedTagger, documents: S
     return files
 
 
+def mean_scores(draws: Sequence[DocumentScores]) -> DocumentScores:
+    """Each document's terms, as means over the draws."""
+    numerators = np.mean([scores.numerators for scores in draws], axis=0)
+    return replace(draws[0], numerators=numerators, denominators=np.mean([s.denominators for s in draws], axis=0))
+
+
 def show(scores: dict[str, DocumentScores], metrics: dict[str, dict[str, float]]) -> None:
     print(f"| | {' | '.join(SHOWN)} |\n{'| --- ' * (1 + len(SHOWN))}|")
     for name, found in metrics.items():
         print(f"| {name} | {' | '.join(f'{100 * found[metric]:.2f}' for metric in SHOWN)} |")
     for one, other in PAIRS:
+        if one not in scores or other not in scores:
+            continue
         found = compare(scores[one], scores[other])
         cells = (
             f"{100 * d.difference:+.2f} ({100 * d.low:+.2f} to {100 * d.high:+.2f})"
@@ -108,19 +123,27 @@ def main() -> None:
     parser.add_argument("--reviewed", type=int, default=500, help="test documents that are reviewed")
     parser.add_argument("--proposed", type=int, default=10, help="labels that the reviewer sees")
     parser.add_argument("--added", default="all", help="missing labels that the reviewer adds: all, or so many")
+    parser.add_argument("--draws", type=int, default=1, help="sets of reviewed documents; figures are means")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help="which models are trained")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     args.added = None if args.added == "all" else int(args.added)
     args.out.mkdir(parents=True, exist_ok=True)
 
     test = list(Corpus.open(args.corpus).documents("test"))
-    drawn = set(np.random.default_rng(args.seed).permutation(len(test))[: args.reviewed].tolist())
-    rest = [document for i, document in enumerate(test) if i not in drawn]
+    order = np.random.default_rng(args.seed).permutation(len(test)).tolist()
+    rest = [test[i] for i in sorted(order[args.draws * args.reviewed :])]
     without = fit(args, "without")
-    files = write_reviews(args, without, [test[i] for i in sorted(drawn)])
-    models = {"without": without} | {name: fit(args, name, [path]) for name, path in files.items()}
-    found = {name: evaluate(trained, rest).metrics for name, trained in models.items()}
-    show({name: m.document_scores() for name, m in found.items()}, {name: m.result() for name, m in found.items()})
+    found = {name: [] for name in args.models} | {"without": [evaluate(without, rest).metrics]}
+    for draw in range(args.draws):
+        drawn = sorted(order[draw * args.reviewed : (draw + 1) * args.reviewed])
+        files = write_reviews(args, without, [test[i] for i in drawn], args.out / f"draw-{draw}")
+        for name in args.models:
+            trained = fit(args, f"draw-{draw}/model {name}", [files[name]])
+            found[name].append(evaluate(trained, rest).metrics)
+    scores = {name: mean_scores([metrics.document_scores() for metrics in draws]) for name, draws in found.items()}
+    results = {name: [metrics.result() for metrics in draws] for name, draws in found.items()}
+    show(scores, {name: {m: float(np.mean([r[m] for r in draws])) for m in SHOWN} for name, draws in results.items()})
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def batching(options, texts):
 
 def workers(options, texts):
     expected = Tagger.from_pretrained(options.model).predict(texts, top_k=20)
-    rates = []
+    rates, sizes = [], []
     for n in (1, 2):
         with serving(options.model, "--workers", str(n)) as (process, port):
             run_load(port, texts, expected, clients=options.clients, seconds=2)  # warm up
@@ -110,14 +110,16 @@ def workers(options, texts):
             load = run_load(port, texts, expected, clients=options.clients, seconds=options.seconds)
             used = [cpu_seconds(pid) - start for pid, start in zip(pids, before, strict=True)]
             rates.append(load.answered / load.seconds)
+            sizes.append(shared_memory(pids))
             stop = run_load(port, texts, expected, clients=options.clients, seconds=4, stop_pid=process.pid)
             code = process.wait(60)
-        print(f"{n} workers: {rates[-1]:.0f} requests/s; {described(load)}")
+        print(f"{n} workers: {rates[-1]:.0f} requests/s; {sizes[-1] / 1e9:.2f} GB; {described(load)}")
         print(
             f"  CPU seconds: {', '.join(f'{one:.1f}' for one in used)}, {1000 * sum(used) / load.answered:.2f} ms each"
         )
         print(f"  SIGTERM under load: {described(stop)}; exit code {code}")
     print(f"two workers against one: {rates[1] / rates[0]:.2f} times as many requests a second")
+    print(f"their memory: {sizes[1] / sizes[0]:.2f} times that of one")
 
 
 def put(place, model):
@@ -188,7 +190,7 @@ def killing(options, _):
 
 
 def memory(_, __):
-    from big_models import make_network, make_words
+    from big_models import made_up_texts, make_network, make_words
 
     for what, make in (("words", make_words), ("network", make_network)):
         with tempfile.TemporaryDirectory() as folder:
@@ -197,8 +199,8 @@ def memory(_, __):
             size = sum(file.stat().st_size for file in model.iterdir())
             for n in (1, 2, 4):
                 with serving(model, "--workers", str(n)) as (process, port):
-                    for i in range(40):
-                        call(port, "POST", "/tag", json.dumps({"text": " ".join(f"w{i * 50 + j}" for j in range(50))}))
+                    for text in made_up_texts(40):
+                        call(port, "POST", "/tag", json.dumps({"text": text}))
                     pids = workers_of(process) or [process.pid]
                     together = shared_memory(pids)
                     apart = sum(resident_memory(pid) for pid in pids)

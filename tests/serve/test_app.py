@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from starlette.testclient import TestClient
 
 from aplc import Tagger
 from aplc.data.vocabulary import Vocabulary
+from aplc.serve import app as app_module
 from aplc.serve import guard
 from aplc.serve.app import Service, make_app
 from aplc.serve.guard import Limits
@@ -256,6 +258,17 @@ def test_token_is_required(service):
         assert client.get("/openapi.json").json()["security"] == [{"token": []}]
 
 
+def test_every_operation_but_health_requires_the_token(service):
+    with TestClient(make_app(service, token="secret")) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        operations = [(method, path) for path, methods in paths.items() for method in methods]
+        open_ones = {
+            (method, path) for method, path in operations if client.request(method, path, json={}).status_code != 401
+        }
+    assert open_ones == {("get", "/health")}
+    assert len(operations) == 8
+
+
 def test_pages_load_nothing_from_other_servers(client):
     for path in ("/", "/docs", "/page.css", "/page.js", "/corrections.js", "/docs.js"):
         answer = client.get(path)
@@ -278,6 +291,23 @@ def test_closed_service_answers_503(trained):
     with TestClient(make_app(service)) as client:
         service.batcher.close()
         assert "shutting down" in sentence(client.post("/tag", json={"text": "cat"}), 503)
+
+
+def test_health_tells_of_a_model_that_does_not_return(trained, monkeypatch):
+    monkeypatch.setattr(app_module, "STUCK", 0.0)
+    service = Service(load_tagger(trained), "topics")
+    gate = threading.Event()
+    with TestClient(make_app(service)) as client:
+        assert client.get("/health").status_code == 200
+        held = service.batcher.submit_alone(lambda: gate.wait(10), 1)
+        while not service.batcher.busy:
+            time.sleep(0.001)
+        assert "has not returned" in sentence(client.get("/health"), 503)
+        gate.set()
+        assert held.result(10)
+        while service.batcher.busy:
+            time.sleep(0.001)
+        assert client.get("/health").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])

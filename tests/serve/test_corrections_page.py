@@ -67,17 +67,27 @@ def shown(chromium):
     return chromium.run("[...document.querySelectorAll('#labels li')].map(e => e.dataset.label)")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
+def tab_to(chromium, element):
+    """Press Tab until the element with this id has the focus."""
+    for _ in range(12):
+        key(chromium, "Tab")
+        if chromium.run("document.activeElement.id") == element:
+            return
+    raise AssertionError(f"Tab does not reach {element}")
+
+
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (390, False), (1280, False)])
 def test_by_keyboard_alone(chromium, tagger, tmp_path, width, dark):
     with Served(tagger, tmp_path) as served:
         chromium.open(f"{served.address}/", width, 900, dark=dark)
         wait_for(chromium, "!document.getElementById('corrections').hidden")
-        chromium.run("document.getElementById('text').focus()")
+        tab_to(chromium, "text")
         chromium.call("Input.insertText", text="cat dog rain snow")
         enter(chromium, control=True)
         wait_for(chromium, "document.querySelectorAll('#labels li').length > 1")
         first, second = shown(chromium)[:2]
         assert {first, second} == {"animals", "météo"}
+        assert SCRIPT in chromium.run("[...document.querySelectorAll('#labels .name')].map(e => e.textContent)")
         for _ in range(4):  # button, copy, slider, first label
             key(chromium, "Tab")
         key(chromium, "a")

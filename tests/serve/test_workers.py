@@ -1,7 +1,9 @@
 """Guards several workers behind one port: own answers, one file of feedback, added metrics, and nobody missed."""
 
+import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -9,7 +11,11 @@ from pathlib import Path
 import pytest
 
 from aplc import Tagger
+from aplc.errors import AplcError
 from aplc.serve import workers
+from aplc.serve.channel import Channel
+from aplc.serve.server import listen
+from aplc.serve.settings import Settings
 from helpers import aplc, fails, topic_rows
 from load import JSON, Correcting, call, read_metrics, run_load, serving, stored, workers_of
 
@@ -30,7 +36,7 @@ def expected(words_model, texts):
 @pytest.fixture
 def server(place, tmp_path):
     feedback = tmp_path / "feedback.jsonl"
-    options = ("--workers", "2", "--feedback", str(feedback), "--max-feedback", "1000000")
+    options = ("--workers", "2", "--feedback", str(feedback), "--max-feedback", "1000000", "--worker-timeout", "6")
     with serving(place.folder, *options, env={"APLC_TOKEN": "secret"}) as (process, port):
         yield process, port, feedback
 
@@ -91,6 +97,66 @@ def test_workers_end_with_the_first_process_and_lose_no_correction(server):
     wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in children))
     confirmed = correcting.end()
     assert confirmed <= stored(feedback)
+
+
+def test_worker_that_hangs_is_replaced_and_holds_up_neither_a_reload_nor_the_stop(server):
+    process, port, _ = server
+    first = workers_of(process)
+    os.kill(first[0], signal.SIGSTOP)
+    assert call(port, "POST", "/admin/reload", headers=HEADERS)[0] == 200  # waits for all workers, until it is killed
+    wait_until(lambda: len(set(workers_of(process)) - set(first)) == 1)
+    assert first[1] in workers_of(process)
+    wait_until(lambda: metrics_of(port)["aplc_workers"] == 2)
+    os.kill(first[1], signal.SIGSTOP)
+    process.terminate()
+    assert process.wait(30) == 0
+
+
+BUSY = """
+import json, socket, sys
+channel = socket.socket(fileno=int(sys.argv[2])).makefile("rw")
+def send(**message):
+    channel.write(json.dumps(message) + "\\n")
+    channel.flush()
+send(ask="ready", number=0, value={})
+for message in map(json.loads, channel):
+    if message.get("ask") == "stop":
+        break
+    if message.get("ask") == "busy":
+        send(number=message["number"], value=1000)
+"""
+
+
+def test_worker_whose_model_does_not_return_is_replaced(place, monkeypatch):
+    monkeypatch.setattr(workers, "COMMAND", (sys.executable, "-S", "-c", BUSY))
+    said, settings = [], Settings(model=place.folder)
+
+    async def supervise():
+        supervisor = workers.Supervisor(settings, listen("127.0.0.1", 0), 1, said.append)
+        running = asyncio.create_task(supervisor.run(lambda _: None))
+        async with asyncio.timeout(60):
+            while not said:
+                await asyncio.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+    asyncio.run(supervise())
+    assert "busy with one batch for 1000 seconds and was killed; another takes its place" in said[0]
+
+
+def test_question_that_cannot_be_answered_fails_and_does_not_wait():
+    async def fail(_):
+        raise FileNotFoundError("gone")
+
+    async def ask():
+        ends = [await Channel.over(end, {"reload": fail}) for end in socket.socketpair()]
+        running = [asyncio.create_task(end.run()) for end in ends]
+        with pytest.raises(AplcError, match="FileNotFoundError: gone"):
+            await asyncio.wait_for(ends[0].ask("reload"), 10)
+        for task in running:
+            task.cancel()
+
+    asyncio.run(ask())
 
 
 FAILING = """

@@ -56,7 +56,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "serve": {
         "Corrections": ("feedback", "review"),
-        "Limits": ("max_body", "max_texts", "max_queue", "max_feedback"),
+        "Limits": ("max_body", "max_texts", "max_queue", "max_feedback", "worker_timeout"),
     },
 }
 """Options that are listed under a name of their own, by command; all others are "Options"."""

@@ -281,6 +281,9 @@ def serve(
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that answer; their limits are each one's own.")
     ] = 1,
+    worker_timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds without a sign of life after which a worker is replaced.")
+    ] = 30,
     feedback: Annotated[
         Path | None,
         typer.Option(help="Take corrections, on the page and at /feedback, and append them to this file (.jsonl)."),
@@ -299,5 +302,13 @@ def serve(
     from aplc.serve.settings import Settings
 
     limits = Limits(body=max_body, texts=max_texts, queue=max_queue, feedback=max_feedback)
-    settings = Settings(model=model, token=token, limits=limits, feedback=feedback, review=review, device=device)
+    settings = Settings(
+        model=model,
+        token=token,
+        limits=limits,
+        feedback=feedback,
+        review=review,
+        worker_timeout=worker_timeout,
+        device=device,
+    )
     serve_model(settings, host=host, port=port, workers=workers, screen=Screen())

@@ -15,6 +15,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from aplc.serve import schema
+from aplc.serve.batcher import STUCK
 from aplc.serve.guard import FAILED, Guard, RefusalError
 from aplc.serve.routes import add_corrections, add_routes, answer_json
 from aplc.serve.service import Service
@@ -61,6 +62,8 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         """Is the server up and taking requests, and which model does it have?"""
         if guard.closing:
             raise RefusalError(503, "The server is shutting down.")
+        if service.batcher.busy > STUCK:  # with workers, the first process replaces this one
+            raise RefusalError(503, f"The model has not returned for {service.batcher.busy:.0f} seconds.")
         can = {"feedback": service.feedback is not None, "review": service.review is not None}
         about = {**service.about(), "version": __version__, **can, "warnings": service.drift.warnings()}
         return answer_json({"status": "ok", **about})

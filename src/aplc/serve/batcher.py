@@ -22,6 +22,9 @@ Tags = list[tuple[str, float]]
 TagTexts = Callable[[Any, list[str], int], list[Tags]]
 """A model, texts and k to the k best labels of each text."""
 
+STUCK = 300.0
+"""Seconds of work on one batch after which the model counts as hung: who waited for it was refused after a minute."""
+
 
 class QueueFullError(Exception):
     """The queue has no room for these texts."""
@@ -48,6 +51,7 @@ class Batcher:
         self.tag, self.batch_size, self.wait, self.capacity = tag, batch_size, wait, capacity
         self.waiting = 0
         """Texts in the queue."""
+        self._began: float | None = None
         self._jobs: deque[Job] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -61,6 +65,12 @@ class Batcher:
     def submit_alone(self, work: Callable[[], Any], size: int) -> "Future[Any]":
         """Run `work`, which costs as much as `size` texts, between two batches."""
         return self._put(Job([""] * size, alone=work))
+
+    @property
+    def busy(self) -> float:
+        """Seconds that the model has been working on a batch; 0 if it has none."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
 
     def close(self) -> None:
         """Accept no more work, finish what was accepted, and stop the thread."""
@@ -84,10 +94,12 @@ class Batcher:
     def _work(self) -> None:
         while jobs := self._take():
             jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
+            self._began = time.monotonic()
             if jobs and jobs[0].alone:
                 _fulfil(jobs[0], jobs[0].alone)
             elif jobs:
                 self._tag(jobs)
+            self._began = None
 
     def _take(self) -> list[Job]:
         """The next batch: the first job, and those after it until the batch is full or `wait` is over."""

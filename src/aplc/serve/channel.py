@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 import itertools
 import json
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from socket import socket
 from typing import Any, Self
 
 from aplc.errors import AplcError
+
+log = logging.getLogger(__name__)
 
 Handler = Callable[[Any], Awaitable[Any]]
 LONGEST = 1 << 20
@@ -72,6 +75,9 @@ class Channel:
             answer = {"value": await self.handlers[message["ask"]](message["value"])}
         except AplcError as error:
             answer = {"error": str(error)}
+        except Exception as error:  # who asked must not wait for ever
+            log.exception("%s failed", message["ask"])
+            answer = {"error": f"{type(error).__name__}: {error}"}
         await self._send({"number": message["number"], **answer})
 
     async def _send(self, message: Any) -> None:

@@ -229,7 +229,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         413: "The body is too large.",
         422: "The body or a parameter is not valid.",
         429: "The queue is full, or too many corrections came; try again after Retry-After seconds.",
-        503: "Shutting down, too many requests at once, or the feedback file can't be written.",
+        503: "Shutting down, hung, too many requests at once, or the feedback file can't be written.",
         507: "No room on the disk for the feedback file.",
     }
     return {status: {"model": Problem, "description": words[status]} for status in statuses}

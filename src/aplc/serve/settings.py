@@ -20,6 +20,8 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     feedback: Path | None = None
     review: Path | None = None
+    worker_timeout: float = 30.0
+    """Seconds without a sign of life after which a worker is replaced."""
     device: str | None = None
     """Where workers' networks compute; without workers, `nn/device.py` knows it already."""
 

@@ -37,6 +37,9 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
     async def reload(_: Any) -> dict[str, Any]:
         return await service.take(settings.model)
 
+    async def busy(_: Any) -> float:
+        return service.batcher.busy
+
     async def stop(at_once: bool) -> None:
         nonlocal stopping
         stopping = True  # perhaps before there is a server
@@ -44,7 +47,7 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
             server.should_exit = True
             server.force_exit = bool(at_once)
 
-    channel = await Channel.over(end, {"reload": reload, "stop": stop})
+    channel = await Channel.over(end, {"reload": reload, "stop": stop, "busy": busy})
     running = asyncio.create_task(channel.run())
     try:
         settings = Settings.from_json(await channel.ask("settings"))

@@ -1,9 +1,13 @@
-"""Several processes behind one port: starts workers, replaces those that die, and passes on what concerns them all.
+"""Several processes behind one port: starts workers, replaces those that die or hang, and passes on what concerns all.
 
 The first process opens the socket and holds it, so that no connection is lost with a worker; it loads no model and
 answers no request. Workers (`worker.py`) accept connections from the same socket, each with a model of its own whose
 weights are mapped from the same files. Models are replaced in one worker after the other: where the first refuses a
 model, the others are not asked.
+
+A worker that hangs is noticed by a question that it leaves unanswered, `MISSES` times in succession: were the whole
+machine asleep for a while, only one question would be late. It is killed; what it had accepted is lost, as with any
+worker that dies.
 """
 
 import asyncio
@@ -22,6 +26,7 @@ from typing import Any
 from prometheus_client.multiprocess import mark_process_dead
 
 from aplc.errors import AplcError
+from aplc.serve.batcher import STUCK
 from aplc.serve.channel import Channel, GoneError, Handler
 from aplc.serve.reload import About, Reloader
 from aplc.serve.settings import METRICS_FOLDER, Settings
@@ -29,6 +34,8 @@ from aplc.serve.settings import METRICS_FOLDER, Settings
 COMMAND = sys.executable, "-m", "aplc.serve.worker"
 PAUSES = (0.0, 1.0, 2.0, 5.0, 10.0)
 """Seconds before a dead worker is replaced: longer if its successors die before they are ready."""
+MISSES = 3
+"""Questions in succession that a worker may leave unanswered; together they take `Settings.worker_timeout`."""
 
 
 class Worker:
@@ -39,6 +46,8 @@ class Worker:
         self.ready: asyncio.Future[About] = asyncio.get_running_loop().create_future()
         self.channel: Channel | None = None
         self.process: asyncio.subprocess.Process
+        self.hung = ""
+        """Why it was killed; empty if it was not."""
 
     async def start(self) -> None:
         supervisor = self.supervisor
@@ -62,12 +71,35 @@ class Worker:
     async def run(self) -> int:
         """Until it ends; its exit code."""
         assert self.channel is not None
+        watching = asyncio.create_task(self._watch(self.channel))
         await self.channel.run()
         code = await self.process.wait()
+        watching.cancel()
         if not self.ready.done():
             self.ready.set_exception(AplcError(f"a worker ended with code {code} before it was ready"))
         mark_process_dead(self.process.pid, self.supervisor.folder)
         return code
+
+    async def _watch(self, channel: Channel) -> None:
+        """Kill it when it hangs. From when it is ready: nobody can say how long a model may take to load."""
+        await asyncio.wait([self.ready])
+        timeout, missed = self.supervisor.settings.worker_timeout, 0
+        while not self.hung:
+            try:
+                busy = await asyncio.wait_for(channel.ask("busy"), timeout / MISSES)
+            except TimeoutError:
+                missed += 1
+                if missed == MISSES:
+                    self.hung = f"gave no sign of life for {timeout:g} seconds"
+                continue
+            except AplcError:  # it has ended, or never got ready
+                return
+            if busy > STUCK:
+                self.hung = f"has had its model busy with one batch for {busy:.0f} seconds"
+            missed = 0
+            await asyncio.sleep(timeout / MISSES)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
     async def _settings(self, _: Any) -> Any:
         return self.supervisor.settings.to_json()
@@ -142,7 +174,8 @@ class Supervisor:
                 self._stop()
             if not self._stopping.is_set():
                 reason = f": {failure}" if failure else ""
-                self.say(f"worker {worker.process.pid} ended with code {code}{reason}; another takes its place")
+                ended = f"{worker.hung} and was killed" if worker.hung else f"ended with code {code}{reason}"
+                self.say(f"worker {worker.process.pid} {ended}; another takes its place")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._stopping.wait(), PAUSES[min(failures, len(PAUSES) - 1)])
 
