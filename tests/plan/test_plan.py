@@ -239,5 +239,11 @@ def test_command_plans_a_words_model(corpus, tmp_path):
 
 def test_words_are_counted_as_the_model_reads_them():
     """A character each in scripts without spaces between words, and without the punctuation around them."""
-    assert _entries(Document("猫和狗和猫")) == 3 + 4 / 2
-    assert _entries(Document("Cat, (cat) dog.")) == 2 + 2 / 2
+    assert _entries(["猫和狗和猫"]) == 3
+    assert _entries(["Cat, (cat) dog."]) == 2
+
+
+def test_pairs_count_as_far_as_they_occur_again():
+    assert _entries(["a b c", "a b d"]) == 3 + 0.65 * 2
+    assert _entries(["a b c", "d e f"]) == 3
+    assert _entries(["a b c d e", "a b x y z", "k l m n o"]) == 5 + 4 * 2 * 2 / 12

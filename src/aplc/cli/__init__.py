@@ -21,7 +21,6 @@ app = typer.Typer(
     name="aplc",
     help="Tag texts with the right few labels out of hundreds or a million.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )

@@ -25,7 +25,7 @@ class BothPlan:
     @property
     def peak(self) -> int:
         """The larger of the two: one comes after the other. The words' weights stay beside the network."""
-        kept = WEIGHT_BYTES * words.WEIGHTS_PER_LABEL * self.words.n_labels
+        kept = WEIGHT_BYTES * self.words.n_weights
         return max(self.words.peak, self.network.sizes.memory().peak + kept)
 
     @property

@@ -9,6 +9,7 @@ and scaled up.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -39,9 +40,12 @@ PROBE, PROBE_LABELS, PROBE_SHAPE = 2_048, 128, (1 << 16, 1 << 18)
 """What is timed: an inverse of this many rows, this many labels at once, and a sparse matrix of documents and words
 with 16 entries a word, as docs/peers.md's corpora have."""
 HEAPS = 150
-"""Words and pairs grow with the square root of documents' entries: 80 to 220 times it on docs/peers.md's corpora."""
-WEIGHTS_PER_LABEL = 1_000
-"""Weights kept for a label, 350 to 3,500 on these corpora."""
+"""Words and pairs grow with the square root of documents' entries: 60 to 210 times it on the corpora of docs/peers.md
+and docs/scale.md."""
+KEPT, MOST_KEPT = 2, 0.65
+"""Of a document's pairs, so many times the share that occurs twice in a sample is known, up to this share."""
+WEIGHTS, WEIGHT_BYTES = 19, 14
+"""Weights kept for a label: so many times the square root of its documents' entries (16 to 22 on these corpora)."""
 ITERATIONS, LOCAL_ITERATIONS = 5, 2.3
 """Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries. Among neighbours."""
 READ_TIMES = 3
@@ -56,6 +60,7 @@ ENTRY_BYTES = 34
 class WordsPlan:
     n_documents: int
     n_labels: int
+    n_weights: int
     size: int
     """Rows of the matrix to invert, at most."""
     peak: int
@@ -115,11 +120,13 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
     of_block = (shape[1] + 3 * n_documents) if direct else (2 * shape[1] + 8 * n_documents)
     solving = 4 * size**2 + 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # an inverse, a block, curves
-    solving += 10 * WEIGHTS_PER_LABEL * len(counts)  # while they are put together
+    n_weights = round(WEIGHTS * (entries_each * len(seen.label_ids) * len(counts)) ** 0.5)
+    solving += WEIGHT_BYTES * n_weights  # while they are put together
     peak = resident_bytes() + ENTRY_BYTES * round(entries) + max(INVERSE_BYTES * size**2, solving)
     return WordsPlan(
         n_documents=n_documents,
         n_labels=len(counts),
+        n_weights=n_weights,
         size=size,
         peak=peak,
         available=free_bytes() + resident_bytes() if memory is None else int(memory),
@@ -133,13 +140,18 @@ def _read(sample: list[Document]) -> tuple[float, float]:
     start = time.perf_counter()
     entries_of([document.text for document in sample], runs=False)
     seconds = time.perf_counter() - start
-    return seconds / len(sample), float(np.mean([_entries(document) for document in sample]))
+    return seconds / len(sample), _entries([document.text for document in sample])
 
 
-def _entries(document: Document) -> float:
-    """Its words, and about half of its pairs: the others are in too few documents, or too many."""
-    words = words_of(document.text)
-    return len(set(words)) + len(set(pairwise(words))) / 2
+def _entries(texts: list[str]) -> float:
+    """Words and pairs of a text that a model will know, on average."""
+    words = [words_of(text) for text in texts]
+    pairs = [set(pairwise(own)) for own in words]
+    count = Counter(pair for own in pairs for pair in own)
+    n_pairs = max(1, sum(map(len, pairs)))
+    twice = sum(count[pair] > 1 for own in pairs for pair in own) / n_pairs
+    n_entries = sum(len(set(own)) for own in words) + min(MOST_KEPT, KEPT * twice) * n_pairs
+    return n_entries / len(texts)
 
 
 @dataclass
