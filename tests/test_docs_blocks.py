@@ -23,7 +23,7 @@ import typer
 
 from aplc.cli import app
 from aplc.data.corpus import Corpus
-from helpers import SMALL, aplc, as_options, ok, topic_rows, write, write_rows
+from helpers import SMALL, TOPICS, aplc, as_options, ok, topic_rows, write, write_rows
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
@@ -229,6 +229,15 @@ def with_vocabulary(page, folder):
         write_rows(path, [row | {"labels": [ids[name] for name in row["labels"] if name in ids]} for row in rows])
 
 
+def with_thesaurus(page, folder):
+    """Names in the records, URIs in the thesaurus."""
+    pytest.importorskip("rdflib")
+    names = [LABELS.get(label, label) for label in TOPICS]
+    concepts = (f'e:{name} a skos:Concept ; skos:prefLabel "{name.title()}"@en .\n' for name in names)
+    prefixes = "@prefix skos: <http://www.w3.org/2004/02/skos/core#> .\n@prefix e: <http://example.org/> .\n"
+    write(folder / "thesaurus.ttl", prefixes + "".join(concepts))
+
+
 def check_readme(page, folder, names, printed):
     """The Python example prints what README says, and the commands write what they should."""
     (code,) = (block.code for block in blocks(page) if block.language == "python")
@@ -240,6 +249,10 @@ def check_readme(page, folder, names, printed):
 
 
 def check_split(page, folder, names, printed):
+    assert set((folder / "newer" / "labels.txt").read_text("utf-8").split()) == {
+        f"http://example.org/{LABELS.get(label, label)}" for label in TOPICS
+    }
+    assert '"added": ["http://example.org/animals"]' in (folder / "feedback.jsonl").read_text("utf-8")
     sizes = {part: len(list(Corpus.open("corpus").documents(part))) for part in ("train", "dev", "test")}
     assert sizes == {"train": 160, "dev": 20, "test": 20}
     newest = {json.loads(line)["year"] for line in (folder / "newest" / "test.jsonl").open(encoding="utf-8")}
@@ -258,7 +271,7 @@ def check_vocabulary(page, folder, names, printed):
     assert {name for row in rows for name in row["names"]} == {"Animals", "Dogs", "Terriers"}
 
 
-PREPARE = {"docs/vocabulary.md": with_vocabulary}
+PREPARE = {"docs/corpus.md": with_thesaurus, "docs/vocabulary.md": with_vocabulary}
 CHECKS = {
     "README.md": check_readme,
     "docs/corpus.md": check_split,

@@ -80,7 +80,8 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         called "0", "1", ...
 
         `vocabulary` says what labels are called, and may have labels that no text has: a file (docs/vocabulary.md), or
-        a mapping of labels to names or to dicts with `name`, `names`, `broader`, `scheme` and `description`.
+        a mapping of labels to names or to dicts with `name`, `names`, `broader`, `scheme` and `description`. Lists of
+        labels may have names instead; columns of a matrix may not.
         """
         with self._on_device():
             config = self._config()
@@ -90,7 +91,7 @@ class Tagger(BaseEstimator):  # type: ignore[misc]
         known = None if vocabulary is None else Vocabulary.of(vocabulary)
         with (
             self._on_device(),
-            Source.from_memory(documents, known) as source,
+            Source.from_memory(documents, known, match_names=columns is None) as source,
             tempfile.TemporaryDirectory(prefix="aplc-") as out,
         ):
             self._trained = train(source, config, Path(out), screen=self._screen)

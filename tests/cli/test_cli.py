@@ -67,7 +67,7 @@ def test_bad_rows_can_be_skipped(tmp_path):
     corpus = write(tmp_path / "two.jsonl", TWO + "{oops\n")
     done = aplc("train", corpus, "--out", tmp_path / "model", "--on-bad-row", "skip", *SETTINGS)
     ok(done)
-    assert "1 rows could not be read" in done.stderr
+    assert "1 row could not be read" in done.stderr
     assert json.loads((tmp_path / "model" / "rejects.jsonl").read_text())["line"] == 3
 
 

@@ -7,7 +7,7 @@ import typer
 
 from aplc.cli import app
 from aplc.cli.help import EXAMPLES, GROUPS
-from helpers import aplc, ok, topic_rows, write_rows
+from helpers import aplc, fails, ok, topic_rows, write_rows
 
 ROOT = typer.main.get_command(app)
 COMMANDS = {name: command for name, command in ROOT.commands.items() if name != "labels"}
@@ -41,3 +41,30 @@ def test_what_to_type_next_can_be_typed(tmp_path, monkeypatch):
         done = aplc(*shlex.split(last.removeprefix("next: aplc ").replace("FILE", "'all records.jsonl'")))
         assert done.returncode == 0, done.stderr
     assert done.stderr.strip().splitlines()[-1] == "next: aplc serve model"
+
+
+def test_what_to_type_next_keeps_the_options(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [{"title": row["text"], "labels": row["labels"]} for row in topic_rows(60, seed=1)]
+    write_rows(tmp_path / "a.jsonl", rows)
+    write_rows(tmp_path / "v.jsonl", [{"label": "food", "name": "Food"}])
+    given = ["--preset", "words", "--vocabulary", "v.jsonl", "--text-column", "title"]
+    done = aplc("inspect", "a.jsonl", *given)
+    assert done.stderr.splitlines()[-1] == f"next: aplc plan a.jsonl {' '.join(given)}"
+    done = aplc("plan", "a.jsonl", *given, "--set", "words.names=off")
+    kept = "--preset words --set words.names=off --vocabulary v.jsonl --text-column title"
+    assert done.stderr.splitlines()[-1] == f"next: aplc train a.jsonl {kept} --out model"
+
+
+def test_resume_is_advised_only_where_it_would_not_refuse(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_rows(tmp_path / "a.jsonl", topic_rows(60, seed=1))
+    write_rows(tmp_path / "b.jsonl", topic_rows(5, seed=2))
+    run = ("train", "a.jsonl", "--preset", "words", "--out", "model")
+    ok(aplc(*run))
+    fails(aplc(*run), "holds a run already; go on with --resume")
+    fails(aplc(*run, "--more", "b.jsonl"), "what --more adds has changed since", "give --out another folder")
+    write_rows(tmp_path / "a.jsonl", topic_rows(61, seed=1))
+    done = aplc(*run)
+    fails(done, "the corpus has changed since, so that it can't be resumed; give --out another folder")
+    assert "--resume" not in done.stderr

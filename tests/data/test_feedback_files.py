@@ -128,7 +128,7 @@ def test_more_is_trained_on_beside_the_train_part_and_never_held_out(tmp_path):
         "pets": 22,
         "trucks": 1,
     }
-    assert "more: 3 documents, 2 of them partly reviewed, 1 labels that the training part lacks" in screen.text
+    assert "more: 3 documents, 2 of them partly reviewed, 1 label that the training part lacks" in screen.text
     assert {d.text for d in grown.held_out()} <= {row["text"] for row in TRAIN}
 
 

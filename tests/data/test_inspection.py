@@ -36,9 +36,9 @@ def test_clean_corpus_has_no_warning(tmp_path):
     ("part", "row", "words"),
     [
         ("test", ("  TEXT number\t3", ["label 3"]), "1 of 5 documents of test have a text that is in train too"),
-        ("train", ("Text  number 3", ["label 3"]), "1 documents of train repeat the text of another"),
+        ("train", ("Text  number 3", ["label 3"]), "1 document of train repeats the text of another"),
         ("test", (" \n", ["label 3"]), "1 texts of test are empty"),
-        ("train", ("no label", []), "1 documents of train have no label"),
+        ("train", ("no label", []), "1 document of train has no label"),
         ("test", ("new", ["label 3", "novel"]), "1 of 6 label assignments (16.7%) of test are of labels never seen"),
     ],
     ids=["shared", "repeated", "empty", "unlabelled", "unseen"],

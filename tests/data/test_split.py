@@ -121,7 +121,7 @@ def test_without_a_dev_part_and_with_bad_rows(tmp_path):
     assert not (tmp_path / "c").exists()
     done = aplc("split", path, "--out", tmp_path / "c", "--dev", 0, "--on-bad-row", "skip")
     assert "dev:" not in ok(done)
-    assert "1 rows could not be read" in done.stderr
+    assert "1 row could not be read" in done.stderr
     assert sorted(file.name for file in (tmp_path / "c").iterdir()) == ["rejects.jsonl", "test.jsonl", "train.jsonl"]
     fails(aplc("split", path, "--out", tmp_path / "c"), "already exists")
 
@@ -135,3 +135,16 @@ def test_something_must_be_split_off():
 def test_shares_must_leave_something(shares):
     with pytest.raises(AplcError, match="leave something for train"):
         How(dev=shares[0], test=shares[1])
+
+
+def test_documents_without_labels_or_text_are_counted_and_left_out_only_if_asked(tmp_path):
+    rows = [{"text": f"text {i}", "labels": ["a"]} for i in range(20)]
+    rows += [{"text": f"bare {i}", "labels": []} for i in range(3)] + [{"text": " ", "labels": ["a"]}]
+    file = write_rows(tmp_path / "a.jsonl", rows)
+    shown = ok(aplc("split", file, "--out", tmp_path / "all"))
+    assert "without labels: 3 documents, in all parts; --labelled-only leaves them out" in shown
+    assert "without text: 1 document, of which nothing can be learned" in shown
+    shown = ok(aplc("split", file, "--out", tmp_path / "labelled", "--labelled-only"))
+    assert "left out: 3 documents without labels" in shown
+    for name, n in (("all", 24), ("labelled", 21)):
+        assert sum(len(path.read_text().splitlines()) for path in (tmp_path / name).glob("*.jsonl")) == n

@@ -4,10 +4,13 @@ import gzip
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from aplc.config import Config
+from aplc.data.by_name import ByName
 from aplc.data.corpus import Corpus
+from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source, read_training_data
 from aplc.data.vocabulary import Entry, Vocabulary, find_circle
@@ -222,9 +225,64 @@ def test_a_given_file_comes_before_the_folders(folder, tmp_path):
         data_of(folder)
 
 
-def test_a_vocabulary_of_other_labels_is_warned_about(folder, tmp_path):
-    _, screen = data_of(folder, vocabulary=write(tmp_path / "other.json", '{"t:1": "animals"}'))
-    assert "none of its labels is in the training part; is its 'label' what documents carry, as '" in screen.text
+def test_a_vocabulary_of_other_labels_stops_training(folder, tmp_path):
+    other = write(tmp_path / "other.json", '{"t:1": "Metals"}')
+    cure = "is a label or a name in it; its first is 'Metals .t:1.'. Is it the right file, --labels-column"
+    with pytest.raises(CorpusError, match=cure):
+        data_of(folder, vocabulary=other)
+    shown = ok(aplc("inspect", folder, "--preset", "words", "--vocabulary", other))
+    assert "none of its labels or names is in the training part; is its 'label' or 'name' what documents" in shown
+    fails(aplc("plan", folder, "--preset", "words", "--vocabulary", other), "is a label or a name in it")
+
+
+def test_names_are_found_in_any_case_and_only_where_they_are_unique():
+    vocabulary = Vocabulary.of(
+        {
+            "d1": {"name": "Dogs", "names": ["dog", "Pets", "Canis"]},
+            "c1": {"name": "Cats", "names": ["pets", "DOGS"]},
+            "t1": "Table",
+            "t2": "table",
+            "m1": "M\u00e9t\u00e9o  locale",
+        }
+    )
+    match = ByName(vocabulary)
+    names = {"dogs": "d1", "DOG": "d1", "Pets": "Pets", "TABLE": "TABLE", "c1": "c1", "Cats": "c1", "other": "other"}
+    assert {name: match.label(name) for name in names} == names
+    assert match.label("me\u0301te\u0301o Locale") == "m1"  # the same letters, composed otherwise
+    assert match.ambiguous == {"Pets", "TABLE"}
+    document = match(Document("...", ["Dogs", "d1", "other"], rejected=("canis", "cats")))
+    assert (document.labels, document.rejected) == (["d1", "other"], ("c1",))
+
+
+def test_documents_may_carry_names(folder, tmp_path):
+    """The usual case of a library: names in the records, URIs in the thesaurus."""
+    ids = {"animals": "u:1", "vehicles": "u:2", "food": "u:3", "météo": "u:4"}
+    rows = [{"label": uri, "name": name.upper()} for name, uri in ids.items()]
+    uris = write_rows(tmp_path / "uris.jsonl", rows)
+    data, screen = data_of(folder, vocabulary=uris)
+    plain, _ = data_of(folder)
+    assert set(data.labels.names) == {*ids.values(), "music, classical", "rare"}
+    counts = dict(zip(plain.labels.names, plain.labels.counts.tolist(), strict=True))
+    found = dict(zip(data.labels.names, data.labels.counts.tolist(), strict=True))
+    assert found == {ids.get(label, label): n for label, n in counts.items() if n}
+    assert "names: 4 labels of the documents are names in " in screen.text
+    assert "2 of the corpus' 6 labels have none" in screen.text
+    shown = ok(aplc("inspect", folder, "--preset", "words", "--vocabulary", uris))
+    assert "names: 4 labels of the documents are names in " in shown
+
+
+def test_a_cache_is_not_used_where_a_name_stands_for_another_label(folder, tmp_path):
+    labels = LabelSet.from_counter(Counter({"u:1": 1, "u:2": 1}))
+    rows = [document.labels for document in Corpus.open(folder).documents("train")]
+    for animals, vehicles in (("u:1", "u:2"), ("u:2", "u:1")):
+        file = write(tmp_path / "v.json", json.dumps({animals: "Animals", vehicles: "Vehicles"}))
+        source = Source.from_corpus(Corpus.open(folder), vocabulary=file)
+        cache = source.encoded(
+            "train", lambda texts: [[0]] * len(texts), np.dtype("u1"), labels, name="t", screen=Recorder()
+        )
+        for i, names in enumerate(rows):
+            assert (labels.index[animals] in cache.document(i)[1]) == ("animals" in names)
+        assert source.identity["vocabulary"] != source.vocabulary.key
 
 
 def test_inspect_says_what_the_vocabulary_has(folder):

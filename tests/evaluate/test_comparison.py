@@ -1,6 +1,7 @@
 """Guards `aplc compare`: it reports the paired bootstrap, and refuses runs that can't be compared."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,15 @@ def test_long_or_repeated_names_become_numbers(runs, tmp_path):
     comparison = compare_runs([tmp_path / "a" / "model", tmp_path / "b" / "model"])
     assert "run 1" in comparison.render()
     assert comparison.names[1] == str(tmp_path / "b" / "model")
+
+
+def test_a_name_that_says_it_all_is_not_repeated(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        save_evaluation(tmp_path / name / "evaluation.json", make_evaluation(NAMES))
+    printed = compare_runs([Path("a"), Path("b")]).render()
+    assert "a  a" not in printed
+    assert "\n\npercent" in printed
 
 
 def test_file_names_may_contain_dots(tmp_path):

@@ -86,6 +86,9 @@ def test_cluster_with_few_hits_keeps_its_probabilities():
     tail = ids >= BOUNDS[2]
     assert np.array_equal(fitted(ids, probs, BOUNDS)[tail], probs[tail].astype(np.float64))
     assert not np.array_equal(fitted(ids, probs, BOUNDS)[~tail], probs[~tail].astype(np.float64))
+    assert fitted.summary(["head", "tail 1", "tail 2"]) == (
+        "learned on 100 held-out documents; too few hits there of tail 2: these keep their probabilities"
+    )
 
 
 @pytest.mark.parametrize("seed", range(4))

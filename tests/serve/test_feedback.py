@@ -40,7 +40,10 @@ def entries(path):
 
 def test_line_has_what_was_sent_and_what_the_model_proposes(client, path):
     proposed = client.post("/tag", json={"text": CORRECTION["text"], "top_k": 6}).json()["tags"]
-    assert client.post("/feedback", json=CORRECTION | {"id": "7", "reviewer": "Zoë"}).json() == {"stored": True}
+    assert client.post("/feedback", json=CORRECTION | {"id": "7", "reviewer": "Zoë"}).json() == {
+        "stored": True,
+        "new_labels": ["weather"],
+    }
     (entry,) = entries(path)
     assert entry.pop("time").endswith("+00:00")
     assert entry.pop("model") == {"version": "unsaved", "label_set_version": 1}
@@ -186,7 +189,7 @@ def test_torn_line_is_moved_aside_before_the_next_one(path):
 def test_opening_says_what_the_file_holds_and_what_was_mended(path, tmp_path):
     path.write_bytes(b'{"text": "a"}\nnonsense\n{"te')
     _, said = FeedbackFile.open(path)
-    assert "1 corrections and 1 lines that are none" in said
+    assert "1 correction and 1 line that is none" in said
     assert ".torn" in said
     assert path.read_bytes() == b'{"text": "a"}\nnonsense\n'
     with pytest.raises(AplcError, match="not a file"):

@@ -1,25 +1,31 @@
 """Guards a served model with a vocabulary: names in answers, and texts tagged by a part of the vocabulary."""
 
+import json
+
 import pytest
 from starlette.testclient import TestClient
 
 from aplc import Tagger
 from aplc.serve.app import Service, make_app
+from aplc.serve.feedback import FeedbackFile
 from helpers import TOPICS, topic_rows
 
 VOCABULARY = {
     label: {"name": label.title() if label != "food" else "food", "broader": ["nature"] if label == "animals" else []}
     | {"scheme": "daily" if label in ("food", "vehicles") else "other"}
+    | {"names": ["Weather", "Outdoors"] if label == "météo" else ["outdoors", "Beasts"] if label == "animals" else []}
     for label in TOPICS
 }
 TEXT = "cat dog bread cheese violin rain"
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(tmp_path_factory):
     rows = topic_rows(100, seed=5)
     tagger = Tagger("words").fit([r["text"] for r in rows], [r["labels"] for r in rows], vocabulary=VOCABULARY)
-    with TestClient(make_app(Service(tagger.trained, "m"))) as client:
+    path = tmp_path_factory.mktemp("names") / "feedback.jsonl"
+    with TestClient(make_app(Service(tagger.trained, "m", feedback=FeedbackFile(path)))) as client:
+        client.path = path
         yield client
 
 
@@ -58,3 +64,18 @@ def test_unknown_parts_are_refused_in_a_sentence(client, fields, words):
     answer = client.post("/tag", json={"text": TEXT, **fields})
     assert answer.status_code == 422
     assert words in answer.json()["detail"]
+
+
+def test_corrections_may_have_names(client):
+    sent = {"text": TEXT, "accepted": ["ANIMALS", "food"], "rejected": ["weather"], "added": ["Outdoors", "Space"]}
+    answer = client.post("/feedback", json=sent).json()
+    assert answer == {"stored": True, "new_labels": ["Outdoors", "Space"]}  # two labels are called Outdoors
+    stored = json.loads(client.path.read_text("utf-8").splitlines()[-1])
+    assert {what: stored[what] for what in ("accepted", "rejected", "added")} == {
+        "accepted": ["animals", "food"],
+        "rejected": ["météo"],
+        "added": ["Outdoors", "Space"],
+    }
+    refused = client.post("/feedback", json={"text": TEXT, "accepted": ["animals"], "rejected": ["Beasts"]})
+    assert refused.status_code == 422
+    assert "'animals' is in two of accepted, rejected and added" in refused.json()["detail"]

@@ -82,7 +82,7 @@ def test_both_knows_labels_without_documents_by_its_words_alone(tmp_path):
     texts, labels = [row["text"] for row in rows], [row["labels"] for row in rows]
     settings = ["model.kind=both", "train.epochs=1", "model.layers=1", "model.width=16", "model.heads=2"]
     settings += ["model.inner_width=16", "model.hidden_width=16", "data.vocab_size=200", "clusters.proportions=1"]
-    tagger = Tagger("tiny", settings=settings).fit(texts, labels, vocabulary={"sports": "tennis"})
+    tagger = Tagger("tiny", settings=settings).fit(texts, labels, vocabulary={"sports": "tennis", "animals": ""})
     model = tagger.trained.model
     n_seen = len({label for own in labels for label in own})
     assert (model.words.n_labels, model.network.n_labels) == (n_seen + 1, n_seen)
@@ -96,5 +96,49 @@ def test_both_knows_labels_without_documents_by_its_words_alone(tmp_path):
 def test_a_network_alone_leaves_labels_without_documents_out(tmp_path):
     rows = topic_rows(40, seed=3)
     tagger = Tagger("tiny", settings=["train.epochs=1", "model.layers=1", "data.vocab_size=200"])
-    tagger.fit([row["text"] for row in rows], [row["labels"] for row in rows], vocabulary={"sports": "tennis"})
+    tagger.fit(
+        [row["text"] for row in rows], [row["labels"] for row in rows], vocabulary={"sports": "tennis", "animals": ""}
+    )
     assert "sports" not in tagger.classes_
+
+
+def test_a_model_of_documents_that_carry_names(tmp_path):
+    """From training to evaluation and feedback, each subject is one label, whatever documents call it."""
+    uris = {label: f"http://example.org/{i}" for i, label in enumerate(TOPICS)}
+    (tmp_path / "corpus").mkdir()
+    write_rows(tmp_path / "corpus" / "train.jsonl", topic_rows(200, seed=1))
+    test = topic_rows(40, seed=2)
+    write_rows(tmp_path / "corpus" / "test.jsonl", test)
+    write_rows(tmp_path / "v.jsonl", [{"label": uri, "name": label.title()} for label, uri in uris.items()])
+    reviewed = [{"text": row["text"], "accepted": row["labels"], "rejected": ["Rare"]} for row in test[1:9]]
+    write_rows(tmp_path / "feedback.jsonl", reviewed)
+    run = ("train", tmp_path / "corpus", "--preset", "words", "--vocabulary", tmp_path / "v.jsonl")
+    run = (*run, "--more", tmp_path / "feedback.jsonl", "--out", tmp_path / "model")
+    done = aplc(*run)
+    ok(done)
+    assert "names: 7 labels of the documents are names in" in done.stderr  # Rare and rare
+    assert set(load_tagger(tmp_path / "model").labels.names) == set(uris.values())
+    assert "this run is finished" in aplc(*run, "--resume").stderr
+    shown = ok(aplc("evaluate", tmp_path / "model", tmp_path / "corpus"))
+    assert "Names that documents carry stand for the model's labels: 6 of them." in shown
+    assert "not among the model's" not in shown
+    shown = ok(aplc("evaluate", tmp_path / "model", tmp_path / "feedback.jsonl"))
+    assert "unseen, this model" not in shown
+    write_rows(tmp_path / "more.jsonl", [{"text": "telescope", "labels": ["Animals", "space"]}] * 3)
+    ok(aplc("labels", "add", tmp_path / "model", tmp_path / "more.jsonl", "--out", tmp_path / "added"))
+    assert load_tagger(tmp_path / "added").labels.names[len(uris) :] == ("space",)
+    # What a person sees has names, and rejections count for the label that the name stands for.
+    assert "Rare (http://example.org/5)" in shown_with_proposals(tmp_path)
+    # A label of the vocabulary that no document had.
+    write_rows(tmp_path / "v.jsonl", [{"label": "u:9", "name": "Space"}, {"label": uris["food"], "name": "food"}])
+    run = ("train", tmp_path / "corpus", "--preset", "words", "--vocabulary", tmp_path / "v.jsonl")
+    ok(aplc(*run, "--out", tmp_path / "space"))
+    write_rows(tmp_path / "more.jsonl", [{"text": "telescope", "labels": ["food", "space"]}] * 3)
+    add = ("labels", "add", tmp_path / "space", tmp_path / "more.jsonl")
+    fails(aplc(*add), "in the model already, without training documents: u:9", "--more")
+
+
+def shown_with_proposals(folder):
+    row = {"text": "quark", "accepted": [], "rejected": ["rare"], "proposed": [["http://example.org/5", 0.9]]}
+    write_rows(folder / "proposed.jsonl", [row])
+    return ok(aplc("evaluate", folder / "model", folder / "proposed.jsonl"))

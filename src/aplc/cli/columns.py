@@ -33,6 +33,15 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
 }
 
 
+def as_options(columns: Columns) -> list[str]:
+    """What to type for these columns; nothing for those of our own names."""
+    given = [("--text-column", name) for name in columns.text if columns.text != (TEXT,)]
+    given += [("--labels-column", columns.labels)] if columns.labels not in (LABELS, None) else []
+    given += [("--label-separator", columns.separator)] if columns.separator is not None else []
+    given += [("--id-column", columns.id)] if columns.id != ID else []
+    return [word for option in given for word in option]
+
+
 def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the four options in place of its parameter `columns`."""
 

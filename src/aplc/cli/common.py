@@ -132,4 +132,6 @@ def open_corpus(
 
 def say_rejects(bad_rows: "BadRows") -> None:
     if bad_rows.count:
-        print(f"{bad_rows.count:,} rows could not be read: see {bad_rows.rejects}", file=sys.stderr)
+        from aplc.data.checks import count
+
+        print(f"{count(bad_rows.count, 'row')} could not be read: see {bad_rows.rejects}", file=sys.stderr)

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from aplc.cli.columns import reads_columns
+from aplc.cli.columns import as_options, reads_columns
 from aplc.cli.common import (
     CorpusArgument,
     LanguageOption,
@@ -15,7 +15,7 @@ from aplc.cli.common import (
     open_corpus,
     say_rejects,
 )
-from aplc.cli.help import say_next
+from aplc.cli.help import options, say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
@@ -94,6 +94,7 @@ def split(
     by_date: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="A year or date: the newest documents go to test.")
     ] = None,
+    labelled_only: Annotated[bool, typer.Option("--labelled-only", help="Leave out documents without labels.")] = False,
     on_bad_row: OnBadRow = "stop",
     *,
     columns: Columns,
@@ -103,19 +104,26 @@ def split(
     Documents of the same text stay together. Columns besides text, labels and id are kept.
     """
     from aplc.console import Screen
+    from aplc.data.checks import count
     from aplc.data.formats import BadRows
     from aplc.data.split import How
     from aplc.data.split import split as split_file
 
     bad_rows = BadRows(on_bad_row, out / "rejects.jsonl")
-    how = How(dev=dev, test=test, seed=seed, group=group, by_date=by_date)
+    how = How(dev=dev, test=test, seed=seed, group=group, by_date=by_date, labelled_only=labelled_only)
     with Screen().bar("reading twice") as advance:
         done = split_file(file, out, how, columns=columns, bad_rows=bad_rows, advance=advance)
     say_rejects(bad_rows)
     for part, n in done.counts.items():
-        print(f"{part}: {n:,} documents, {done.labels[part]:,} labels")
+        print(f"{part}: {count(n, 'document')}, {count(done.labels[part], 'label')}")
     if "test" in done.counts:
         print(f"labels of test that train lacks: {done.unseen:,}")
+    if done.unlabelled and labelled_only:
+        print(f"left out: {count(done.unlabelled, 'document')} without labels")
+    elif done.unlabelled:
+        print(f"without labels: {count(done.unlabelled, 'document')}, in all parts; --labelled-only leaves them out")
+    if done.empty:
+        print(f"without text: {count(done.empty, 'document')}, of which nothing can be learned")
     print(f"corpus: {out}")
     say_next("train", out, "--out", "model")
 
@@ -160,4 +168,5 @@ def inspect(
     if picture:
         draw_labels(inspection.counts, picture)
     print(inspection.render())
-    say_next("plan", corpus)
+    given = options(preset=None if preset == AUTO else preset, vocabulary=vocabulary, language=language)
+    say_next("plan", corpus, *given, *as_options(columns))

@@ -45,7 +45,7 @@ GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
     "plan": {"What would be trained": ("preset", "set_", "vocabulary", "language")},
     "pretrain": {"What is trained": ("preset", "set_", "encoder")},
     "train": {"What is trained": ("preset", "set_", "vocabulary", "language", "more")},
-    "split": {"How it is split": ("dev", "test", "seed", "group", "by_date")},
+    "split": {"How it is split": ("dev", "test", "seed", "group", "by_date", "labelled_only")},
     "evaluate": {
         "What is measured": ("part", "propensity", "threshold", "at"),
         "What is shown and written": ("report", "json_file", "examples"),
@@ -113,6 +113,15 @@ class Command(TyperCommand):
         """The example in one line, so that it can be copied."""
         if self.epilog:
             formatter.write(f"\n{self.epilog}\n")
+
+
+def options(**given: str | Path | list[str] | None) -> list[str]:
+    """Options of a command to type next, as they were given to this one: `set_=["a=1"]` is `--set a=1`."""
+    words = []
+    for name, value in given.items():
+        for one in value if isinstance(value, list) else [value]:
+            words += [] if one is None else [f"--{name.rstrip('_').replace('_', '-')}", str(one)]
+    return words
 
 
 def say_next(*command: str | Path) -> None:

@@ -13,7 +13,9 @@ from aplc.cli.help import EXAMPLES, Command, say_next
 from aplc.data.columns import Columns
 
 if TYPE_CHECKING:
+    from aplc.console import Screen
     from aplc.data.formats import Document
+    from aplc.data.labels import LabelSet
     from aplc.models.trained import TrainedTagger
 
 app = typer.Typer(
@@ -75,6 +77,8 @@ def add(
 ) -> None:
     """Add labels, learned from examples without training again; a label without an example starts from its name."""
     from aplc.console import Screen
+    from aplc.data.by_name import ByName
+    from aplc.data.checks import count
     from aplc.data.corpus import Corpus
     from aplc.errors import AplcError
     from aplc.models.base import say_how
@@ -85,22 +89,27 @@ def add(
         raise AplcError("labels add: give a corpus with examples, or --names FILE")
     corpus = None if examples is None else Corpus.open(examples, columns=columns)
 
-    def documents() -> "Iterable[Document]":
-        return [] if corpus is None else corpus.documents("train")
-
     with _open(model, out) as trained:
+        known = trained.labels.index.keys() | trained.labels.retired
+        by_name = ByName(trained.vocabulary, known) if trained.vocabulary else None
+
+        def documents() -> "Iterable[Document]":
+            found: Iterable[Document] = [] if corpus is None else corpus.documents("train")
+            return map(by_name, found) if by_name else found
+
+        screen = Screen()
         if names:
             new = read_names(names)
         else:
-            known = trained.labels.index.keys() | trained.labels.retired
-            new = list(dict.fromkeys(name for document in documents() for name in document.labels if name not in known))
-        screen = Screen()
+            carried = list(dict.fromkeys(name for document in documents() for name in document.labels))
+            new = [name for name in carried if name not in known]
+            _say_waiting(trained.labels, carried, examples, screen if new else None)
         say_how(trained.model.kind, screen)
         with screen.bar("encoding examples") as advance:
             changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
         lacking = int((changed.labels.counts[-len(new) :] == 0).sum())
         note = f", {lacking:,} of them from their names alone" if lacking else ""
-        _save(model, trained, changed, out, f"added {len(new):,} labels{note}")
+        _save(model, trained, changed, out, f"added {count(len(new), 'label')}{note}")
 
 
 @app.command(cls=Command, epilog=EXAMPLES["rename"])
@@ -142,6 +151,23 @@ def retire(
 
     with _open(model, out) as trained:
         _save(model, trained, retire_labels(trained, names), out, f"retired {', '.join(names)}")
+
+
+def _say_waiting(labels: "LabelSet", carried: list[str], examples: Path | None, screen: "Screen | None") -> None:
+    """Labels of the model that no document had taught it stay so; an error where no screen is given to say it on."""
+    from aplc.data.checks import named, shorten
+    from aplc.errors import AplcError
+
+    waiting = [shorten(name) for name in carried if name in labels.index and labels.counts[labels.index[name]] == 0]
+    if not waiting:
+        return
+    said = (
+        f"in the model already, without training documents: {named(waiting)}; their examples are not learned here, but "
+        f"by training again: aplc train CORPUS --more {examples} --out newer"
+    )
+    if screen is None:
+        raise AplcError(f"labels: no new label to add; {said}")
+    screen.say(said)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,8 @@ def gather() -> dict[str, Any]:
 
 def render(facts: dict[str, Any]) -> str:
     """The same, for people."""
+    from aplc.data.checks import count  # numpy takes a while to import; --help should not
+
     native, cache = facts["native"], facts["cache"]
     extras = [
         f"{name} ({'installed' if not missing else 'without ' + ', '.join(missing)})"
@@ -70,7 +72,7 @@ def render(facts: dict[str, Any]) -> str:
         "aplc": f"{facts['aplc']}, Python {facts['python']}, {facts['system']}",
         "packages": ", ".join(f"{name} {version or 'missing'}" for name, version in facts["packages"].items()),
         "extras": ", ".join(extras) or "unknown: aplc is not installed, only run from its sources",
-        "device": f"{facts['device']} ({facts['device_reason']}), {facts['threads']} threads, "
+        "device": f"{facts['device']} ({facts['device_reason']}), {count(facts['threads'], 'thread')}, "
         f"{facts['free_memory'] / 1e9:.1f} GB of memory free",
         "compiled code": f"used, {native['vector']}: {native['path']}"
         if native["used"]

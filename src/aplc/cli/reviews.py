@@ -42,6 +42,7 @@ def review(
 ) -> None:
     """Queue documents for review in the order in which a person's time is worth most: where the model is least sure."""
     from aplc.console import Screen
+    from aplc.data.checks import count
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
     from aplc.models.base import say_how
@@ -63,7 +64,7 @@ def review(
     say_rejects(bad_rows)
     left_out = {"reviewed before": queued.done, "repeated": queued.repeated, "without text": queued.empty}
     note = "".join(f", {n:,} {what}" for what, n in left_out.items() if n)
-    print(f"queued {queued.written:,} documents{note}" + ("" if out == STDOUT else f": {out}"), file=told)
+    print(f"queued {count(queued.written, 'document')}{note}" + ("" if out == STDOUT else f": {out}"), file=told)
     if out != STDOUT:
         say_next("serve", model, "--review", out, "--feedback", "feedback.jsonl")
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from aplc.cli.columns import reads_columns
+from aplc.cli.columns import as_options, reads_columns
 from aplc.cli.common import (
     CorpusArgument,
     DeviceOption,
@@ -19,7 +19,7 @@ from aplc.cli.common import (
     open_corpus,
     say_rejects,
 )
-from aplc.cli.help import say_next
+from aplc.cli.help import options, say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 
@@ -61,8 +61,10 @@ def plan(
     print(planned.render(), file=told)
     if json_file:
         output_json(json_file, planned.to_dict())
-    changes = [word for setting in set_ or [] for word in ("--set", setting)]
-    say_next("train", corpus, *(["--preset", preset] if preset != AUTO else []), *changes, "--out", "model")
+    given = options(
+        preset=None if preset == AUTO else preset, set_=set_ or [], vocabulary=vocabulary, language=language
+    )
+    say_next("train", corpus, *given, *as_options(columns), "--out", "model")
 
 
 @reads_columns
@@ -138,7 +140,10 @@ def train(
         source = Source.from_corpus(opened, vocabulary, language, more or [])
         train_run(source, config, out, resume=resume, screen=screen)
     print(f"model: {out}")
-    say_next(*(("evaluate", out, corpus) if corpus.is_dir() else ("predict", out, "FILE", "--out", "tags.jsonl")))
+    if corpus.is_dir():
+        say_next("evaluate", out, corpus, *as_options(columns))
+    else:
+        say_next("predict", out, "FILE", "--out", "tags.jsonl")
 
 
 @reads_columns

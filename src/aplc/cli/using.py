@@ -192,6 +192,7 @@ def predict(
 ) -> None:
     """Tag documents: each output row has the labels and their probabilities, in the order of the input."""
     from aplc.console import Screen
+    from aplc.data.checks import count
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
     from aplc.models.base import say_how
@@ -223,7 +224,7 @@ def predict(
         found = trained.calibration.recall_at(chosen)
         print(
             f"threshold {chosen:g}: with it {precision:.0%} of all labels given were right on "
-            f"{trained.calibration.n_documents:,} held-out documents, and {found:.1%} of theirs were found",
+            f"{count(trained.calibration.n_documents, 'held-out document')}, and {found:.1%} of theirs were found",
             file=sys.stderr,
         )
     with screen.bar("tagging") as advance:
@@ -233,7 +234,7 @@ def predict(
         )
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
-    print(f"tagged {n:,} documents{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
+    print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
     if out != STDOUT:
         say_next("serve", model)
 

@@ -71,7 +71,10 @@ class PartCheck:
         """What may spoil training or evaluation, and what to do about it."""
         found = []
         if part == "train" and (n := len(self.texts) - len(np.unique(self.text_hashes))):
-            found.append(f"{n:,} documents of train repeat the text of another; such a text counts more than once")
+            repeat = "repeats" if n == 1 else "repeat"
+            found.append(
+                f"{count(n, 'document')} of train {repeat} the text of another; such a text counts more than once"
+            )
         if self.empty:
             found.append(f"{self.empty:,} texts of {part} are empty: nothing can be learned from them")
         if self.unlabelled == self.documents:
@@ -79,7 +82,8 @@ class PartCheck:
                 f"no document of {part} has a label; if the column has another name, give --labels-column NAME"
             )
         elif self.unlabelled:
-            found.append(f"{self.unlabelled:,} documents of {part} have no label; they count as 0 in evaluation")
+            have = "has no label and counts" if self.unlabelled == 1 else "have no label and count"
+            found.append(f"{count(self.unlabelled, 'document')} of {part} {have} as 0 in evaluation")
         if n := len(self.ids) - len(np.unique(np.frombuffer(self.ids, dtype=np.int64))):
             found.append(
                 f"{n:,} documents of {part} repeat the id of another: predictions can't be told apart by it; give each "
@@ -131,6 +135,11 @@ def _odd_names(counts: Counter[str]) -> list[str]:
 def named(names: Sequence[str]) -> str:
     """The first few of them, for a message."""
     return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+
+
+def count(n: int, what: str) -> str:
+    """A number and what it is of: 1 label, 2 labels."""
+    return f"{n:,} {what}" if n == 1 else f"{n:,} {what}s"
 
 
 def shorten(name: str) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from aplc.data.by_name import ByName
 from aplc.data.cache import blocks
 from aplc.data.checks import PartCheck, label_warnings
 from aplc.data.corpus import Corpus, Part
@@ -74,6 +75,8 @@ class Inspection:
     shared: dict[Part, int] = field(default_factory=dict)
     """Documents of other parts whose text is in the training part."""
     vocabulary: Vocabulary | None = None
+    by_name: ByName | None = None
+    """What documents carry instead of its labels."""
 
     @property
     def first(self) -> PartStatistics:
@@ -106,6 +109,7 @@ class Inspection:
         lines = [f"{name:<{width}}  {value:>12}" for name, value in rows]
         if self.vocabulary:
             lines += ["", describe_vocabulary(self.vocabulary, self.counts)]
+            lines += self.by_name.describe() if self.by_name else []
         if self.counts:
             lines += ["", *self._picture()]
         if warnings := self.warnings():
@@ -200,13 +204,15 @@ def inspect_corpus(
     vocabulary: Vocabulary | None = None,
 ) -> Inspection:
     """Read each part once. `length`: where texts would be cut, by default at 512 tokens as in the paper."""
-    inspection = Inspection(length or Length(limit=512), vocabulary=vocabulary)
+    by_name = ByName(vocabulary) if vocabulary else None
+    inspection = Inspection(length or Length(limit=512), vocabulary=vocabulary, by_name=by_name)
     parts: list[Part] = ["train"] if corpus.is_file else list(corpus.parts)
     words = Distinct()
     seen: NDArray[np.int64] = np.empty(0, dtype=np.int64)
     for part in parts:
         statistics, first = PartStatistics(), part == parts[0]
-        for block in blocks(corpus.documents(part), DOCUMENTS_AT_ONCE):
+        documents = corpus.documents(part)
+        for block in blocks(map(by_name, documents) if by_name else documents, DOCUMENTS_AT_ONCE):
             _count(statistics, block, inspection, words if first else None)
             advance(len(block))
         if statistics.documents == 0:

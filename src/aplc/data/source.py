@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from aplc.config import DataConfig, TextsConfig
 from aplc.console import Screen
+from aplc.data.by_name import ByName, refuse_strangers
 from aplc.data.cache import VERSION, DocumentCache, Encode
-from aplc.data.checks import PartCheck, label_warnings, named, shorten
+from aplc.data.checks import PartCheck, count, label_warnings, named, shorten
 from aplc.data.corpus import Corpus, Part
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -29,18 +30,21 @@ from aplc.files import cache_root, digest
 class Source:
     """Documents that can be read again and again."""
 
-    train: Callable[[], Iterator[Document]]
-    dev: Callable[[], Iterator[Document]] | None
+    read_train: Callable[[], Iterator[Document]]
+    """Documents as they are in the file; `train` has the vocabulary's labels where they carry names."""
+    read_dev: Callable[[], Iterator[Document]] | None
     key: str
     """A hash of the content and of how it is read."""
     cache: Path
     """Where derived files go."""
     name: str = "the training part"
-    """For messages: the file that `train` reads."""
+    """For messages: the file that is read."""
     read_vocabulary: Callable[[], Vocabulary | None] = lambda: None
     """Called when it is needed first: pretraining has no use for it."""
     more: More | None = None
     """Documents that are trained on, too, and never held out."""
+    match_names: bool = True
+    """Whether documents may carry names of labels instead of labels (`by_name.py`)."""
 
     @classmethod
     def from_corpus(
@@ -59,23 +63,50 @@ class Source:
 
     @classmethod
     @contextlib.contextmanager
-    def from_memory(cls, documents: list[Document], vocabulary: Vocabulary | None = None) -> Iterator["Source"]:
+    def from_memory(
+        cls, documents: list[Document], vocabulary: Vocabulary | None = None, *, match_names: bool = True
+    ) -> Iterator["Source"]:
         """Documents at hand; derived files live as long as the block."""
         with tempfile.TemporaryDirectory(prefix="aplc-") as folder:
-            yield cls(lambda: iter(documents), None, "memory", Path(folder), read_vocabulary=lambda: vocabulary)
+            yield cls(
+                *(lambda: iter(documents), None, "memory", Path(folder)),
+                read_vocabulary=lambda: vocabulary,
+                match_names=match_names,
+            )
 
     @cached_property
     def vocabulary(self) -> Vocabulary | None:
         return self.read_vocabulary()
 
+    @cached_property
+    def by_name(self) -> ByName | None:
+        return ByName(self.vocabulary) if self.match_names and self.vocabulary else None
+
+    def train(self) -> Iterator[Document]:
+        return self._matched(self.read_train())
+
+    @property
+    def dev(self) -> Callable[[], Iterator[Document]] | None:
+        read = self.read_dev
+        return None if read is None else lambda: self._matched(read())
+
+    def more_documents(self) -> Iterator[Document]:
+        return self._matched(self.more.documents() if self.more else iter(()))
+
+    def _matched(self, documents: Iterator[Document]) -> Iterator[Document]:
+        return map(self.by_name, documents) if self.by_name else documents
+
+    @property
+    def files(self) -> dict[str, Any]:
+        """The part of `identity` that is known before a document is read."""
+        return {"corpus": self.key, "more": self.more.key if self.more else None}
+
     @property
     def identity(self) -> dict[str, Any]:
-        """What a run on it is started with, and must be resumed with."""
-        return {
-            "corpus": self.key,
-            "more": self.more.key if self.more else None,
-            "vocabulary": self.vocabulary.key if self.vocabulary else None,
-        }
+        """What a run on it is started with, and must be resumed with; known when the documents were read."""
+        vocabulary = self.vocabulary.key if self.vocabulary else None
+        by_name = self.by_name is not None and bool(self.by_name.found)
+        return self.files | {"vocabulary": digest(vocabulary, "by name") if by_name else vocabulary}
 
     def more_labels(self, config: DataConfig) -> Collection[str]:
         """Labels that the vocabulary adds to those of the documents."""
@@ -84,8 +115,7 @@ class Source:
     def training(self) -> Iterator[Document]:
         """All documents to train on or hold out: of the training part, then those of `more`."""
         yield from self.train()
-        if self.more:
-            yield from self.more.documents()
+        yield from self.more_documents()
 
     @property
     def training_key(self) -> str:
@@ -106,7 +136,8 @@ class Source:
         """A part through an encoding function, from the cache if it is there. `name` must tell encodings apart."""
         documents, key = (self.training, self.training_key) if part == "train" else (self.dev, self.key)
         assert documents is not None
-        folder = self.cache / "encoded" / digest(VERSION, key, part, name, labels.names)
+        names = [self.by_name.vocabulary.key] if self.by_name else []  # it says which labels names stand for
+        folder = self.cache / "encoded" / digest(VERSION, key, part, name, labels.names, *names)
         with screen.bar(f"reading {part}", total) as advance:
             return DocumentCache.build(folder, documents(), encode, dtype, labels, advance)
 
@@ -150,14 +181,15 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
     added = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
     with screen.bar("counting labels") as advance:
         train = _Count.of(source.train(), advance)
-        more = _Count.of(source.more.documents() if source.more else (), advance)
+        more = _Count.of(source.more_documents(), advance)
     if train.check.documents == 0:
         raise CorpusError(f"{source.name}: no documents to train on")
     counter, n_documents = train.counter + more.counter, train.check.documents + more.check.documents
+    say_names(source, counter, screen)
     labels = LabelSet.from_counter(counter, config.min_count, more=added, name=source.name)
     left_out = len(counter) - labels.n_seen
     screen.say(
-        f"corpus: {train.check.documents:,} training documents, {labels.n_seen:,} labels"
+        f"corpus: {count(train.check.documents, 'training document')}, {count(labels.n_seen, 'label')}"
         + (f" ({left_out:,} rarer than data.min_count = {config.min_count} left out)" if left_out else "")
     )
     warnings = [*train.check.warnings("train"), *label_warnings(train.counter, train.check)]
@@ -174,11 +206,13 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
         )
     train_rows, valid_rows = split_rows(source, train.check.documents, config, seed, partial=train.partial)
     if source.dev:
-        screen.say(f"validation: the corpus' dev part, {len(valid_rows):,} documents")
+        screen.say(f"validation: the corpus' dev part, {count(len(valid_rows), 'document')}")
     elif len(valid_rows):
-        screen.say(f"validation: {len(valid_rows):,} documents held out (data.validation = {config.validation})")
+        screen.say(f"validation: {count(len(valid_rows), 'document')} held out (data.validation = {config.validation})")
     else:
-        screen.say(f"validation: none (data.validation = {config.validation} of {train.check.documents:,} documents)")
+        screen.say(
+            f"validation: none (data.validation = {config.validation} of {count(train.check.documents, 'document')})"
+        )
     train_rows = np.concatenate([train_rows, np.arange(train.check.documents, n_documents)])
     return TrainingData(source, labels, n_documents, train.characters + more.characters, train_rows, valid_rows)
 
@@ -206,11 +240,19 @@ class _Count:
         return found
 
 
+def say_names(source: Source, labels: Collection[str], screen: Screen) -> None:
+    """Once documents with these labels were read: which were names. Stop where the vocabulary knows none of them."""
+    if source.by_name:
+        refuse_strangers(source.by_name.vocabulary, labels)
+        for line in source.by_name.describe():
+            screen.say(line)
+
+
 def _say_more(name: str, train: _Count, more: _Count, screen: Screen) -> None:
     """What `--more` brings, and what may be wrong with it."""
     n, new = more.check.documents, len(more.counter.keys() - train.counter.keys())
     partly = f", {len(more.partial):,} of them partly reviewed" if more.partial else ""
-    screen.say(f"more: {n:,} documents{partly}, {new:,} labels that the training part lacks ({name})")
+    screen.say(f"more: {count(n, 'document')}{partly}, {count(new, 'label')} that the training part lacks ({name})")
     if n == 0:
         raise CorpusError(f"{name}: no documents in it; is it the right file?")
     for warning in more.check.warnings("--more"):
@@ -232,7 +274,7 @@ def describe_vocabulary(vocabulary: Vocabulary, counter: Counter[str], *, all_la
         parts.append(f"{len(lacking):,} of the corpus' {len(counter):,} labels have none ({examples})")
     if without:
         left_out = "" if all_labels else ", and are left out (data.vocabulary_labels = seen)"
-        parts.append(f"{without:,} labels have no training document{left_out}")
+        parts.append(f"{count(without, 'label')} {'has' if without == 1 else 'have'} no training document{left_out}")
     return "; ".join(parts)
 
 
@@ -242,8 +284,8 @@ def vocabulary_warnings(vocabulary: Vocabulary, counter: Counter[str]) -> list[s
     if counter and not counter.keys() & vocabulary.entries.keys():
         (label, *_), (other, *_) = counter, vocabulary.entries
         found.append(
-            f"{vocabulary.file}: none of its labels is in the training part; is its 'label' what documents carry, as "
-            f"{shorten(label)!r}? Its first is {shorten(other)!r}"
+            f"{vocabulary.file}: none of its labels or names is in the training part; is its 'label' or 'name' what "
+            f"documents carry, as {shorten(label)!r}? Its first label is {shorten(other)!r}"
         )
     return found
 

@@ -47,6 +47,8 @@ class How:
     """Column whose values stay together; a document without a value stands alone."""
     by_date: str | None = None
     """Column with a year or a date: the newest documents go to test, the next to dev."""
+    labelled_only: bool = False
+    """Whether documents without labels are left out."""
 
     def __post_init__(self) -> None:
         if self.dev == self.test == 0:
@@ -69,6 +71,10 @@ class Split:
     """Different labels of each part."""
     unseen: int
     """Labels of test that train lacks."""
+    unlabelled: int = 0
+    """Documents without labels: in the parts, or left out with `How.labelled_only`."""
+    empty: int = 0
+    """Documents of the parts without text."""
 
 
 def split(
@@ -103,18 +109,23 @@ def split(
                 bad_rows.handle(path, document.line, str(error), document.kept)
             advance()
 
-    units = _Units()
+    units, unlabelled, empty = _Units(), 0, 0
     for document, key in documents():
-        units.add(document, key)
+        unlabelled += not document.labels
+        if document.labels or not how.labelled_only:
+            empty += not document.text.strip()
+            units.add(document, key)
     if not units.of_document:
-        raise CorpusError(f"{path}: no documents")
+        raise CorpusError(f"{path}: no documents{' with labels' if unlabelled else ''}")
     part_of = newest_last(np.array(units.dates), how) if how.by_date else deal(*units.entries(), how)[units.of_document]
     sizes = np.bincount(part_of, minlength=3)
     for share, size, part in zip(how.shares, sizes, PARTS, strict=True):
         if share and not size:
             more = "are in too few groups" if how.group else "are too few"
             raise CorpusError(f"{path}: {len(part_of):,} documents {more}; nothing is left for {part}")
-    return _write(out, documents(), part_of, [part for part, size in zip(PARTS, sizes, strict=True) if size], columns)
+    kept = (pair for pair in documents() if pair[0].labels or not how.labelled_only)
+    done = _write(out, kept, part_of, [part for part, size in zip(PARTS, sizes, strict=True) if size], columns)
+    return replace(done, unlabelled=unlabelled, empty=empty)
 
 
 def _unit_key(document: Document, how: How) -> Any:

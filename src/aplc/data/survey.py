@@ -16,7 +16,7 @@ from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.reservoir import Reservoir
-from aplc.data.source import Source
+from aplc.data.source import Source, say_names
 from aplc.errors import CorpusError
 
 
@@ -35,7 +35,7 @@ class Survey:
 def survey_source(source: Source, config: DataConfig, sample_size: int, screen: Screen) -> Survey:
     """`survey` of a source's training part, with a progress bar."""
     with screen.bar("counting labels") as advance:
-        return survey(
+        found = survey(
             source.train(),
             sample_size=sample_size,
             min_count=config.min_count,
@@ -43,6 +43,8 @@ def survey_source(source: Source, config: DataConfig, sample_size: int, screen: 
             name=source.name,
             advance=advance,
         )
+    say_names(source, found.labels.names[: found.labels.n_seen], screen)
+    return found
 
 
 def survey(

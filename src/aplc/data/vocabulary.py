@@ -13,6 +13,7 @@ import gzip
 import hashlib
 import json
 import re
+import unicodedata
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -102,6 +103,17 @@ class Vocabulary:
         return tuple(filter(None, (entry.name, *entry.names, entry.description))) if entry else ()
 
     @cached_property
+    def called(self) -> Mapping[str, str]:
+        """Labels by `folded` names, and by synonyms that are nobody's name; "" for what several labels are called."""
+        names: dict[str, str] = {}
+        others: dict[str, str] = {}
+        for entry in self.entries.values():
+            for found, texts in ((names, (entry.name,)), (others, entry.names)):
+                for text in {folded(text) for text in texts if text}:
+                    found[text] = "" if text in found else entry.label
+        return others | names
+
+    @cached_property
     def narrower(self) -> Mapping[str, list[str]]:
         """Labels just below each label that has such."""
         found: dict[str, list[str]] = defaultdict(list)
@@ -179,6 +191,11 @@ class Vocabulary:
             return cls.read(folder / VOCABULARY)
         except CorpusError as error:
             raise ModelError(str(error)) from None
+
+
+def folded(name: str) -> str:
+    """The same for names that differ only in case, whitespace or Unicode normal form."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def vocabulary_file(folder: Path) -> Path | None:

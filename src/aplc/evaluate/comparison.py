@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from aplc.data.checks import count
 from aplc.errors import AplcError
 from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
 from aplc.evaluate.saved import SavedEvaluation, load_evaluation
@@ -46,9 +47,10 @@ class Comparison:
     def render(self) -> str:
         """Figures in percent, one column per run; then each run's difference from the first."""
         width = max(8, *(len(label) for label in self._labels())) + 2
-        lines = [f"{self.n_documents:,} documents", ""]
-        lines += [f"{label}  {name}" for label, name in zip(self._labels(), self.names, strict=True)]
-        lines += ["", f"{'percent':<10}" + "".join(f"{label:>{width}}" for label in self._labels())]
+        lines = [count(self.n_documents, "document"), ""]
+        if self._labels() != self.names:
+            lines += [*(f"{label}  {name}" for label, name in zip(self._labels(), self.names, strict=True)), ""]
+        lines += [f"{'percent':<10}" + "".join(f"{label:>{width}}" for label in self._labels())]
         for metric in SHOWN:
             lines.append(f"{metric:<10}" + "".join(f"{100 * run[metric].value:>{width}.2f}" for run in self.intervals))
         for label, run in zip(self._labels()[1:], self.differences, strict=True):

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aplc.data.by_name import ByName
 from aplc.data.cache import blocks
 from aplc.data.columns import BadRow
 from aplc.data.corpus import Corpus, Part
 from aplc.data.feedback import PROPOSED, TIME, read_day, read_proposals
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
+from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError
 from aplc.evaluate.bands import TAIL, TORSO
 from aplc.evaluate.run import DEPTH, versions
@@ -70,6 +72,7 @@ Pair = tuple[Tally, Tally]
 class FeedbackEvaluation:
     labels: LabelSet
     threshold: float
+    vocabulary: Vocabulary | None = None
     documents: int = 0
     reviewed: int = 0
     """Labels that were accepted, rejected or added, over all documents."""
@@ -128,6 +131,10 @@ class FeedbackEvaluation:
             for tally in (self.now, bands[1], own[1]):
                 tally.add(given=now.get(known, 0.0) >= self.threshold, right=right)
 
+    def shown(self, label: str) -> str:
+        """A label for people: with its name, where the vocabulary has another one."""
+        return self.vocabulary.shown(label) if self.vocabulary else label
+
     def _known(self, name: str) -> str:
         """The model's name for a label that was renamed or merged."""
         index = self.labels.index
@@ -168,8 +175,11 @@ def evaluate_feedback(
     advance: Callable[[int], None] = lambda _: None,
 ) -> FeedbackEvaluation:
     """Stream a feedback file through the model. `corpus.columns` must keep `KEPT`."""
-    found = FeedbackEvaluation(trained.labels, threshold)
-    for block in blocks(_reviews(corpus, part), DOCUMENTS_AT_ONCE):
+    found, vocabulary = FeedbackEvaluation(trained.labels, threshold, trained.vocabulary), trained.vocabulary
+    by_name = ByName(vocabulary, trained.labels.index.keys() | trained.labels.retired) if vocabulary else None
+    reviews = _reviews(corpus, part)
+    named = ((by_name(document), proposed) for document, proposed in reviews) if by_name else reviews
+    for block in blocks(named, DOCUMENTS_AT_ONCE):
         texts = [document for document, _ in block]
         for documents, ids, probs in predict_documents(trained, texts, min(DEPTH, len(trained.labels))):
             for i, document in enumerate(documents):

@@ -43,7 +43,7 @@ def tables_of(evaluation: FeedbackEvaluation) -> list[tuple[str, list[tuple[str,
             ],
         )
     )
-    labels = [(name, cells(then)) for name, then, _ in evaluation.most_wrong]
+    labels = [(evaluation.shown(label), cells(then)) for label, then, _ in evaluation.most_wrong]
     found.append(("rejected or added most, proposed then", labels))
     return [(title, rows) for title, rows in found if rows]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from aplc.data.by_name import ByName
 from aplc.data.cache import blocks
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -61,6 +62,8 @@ class Evaluation:
     vocabulary: Vocabulary | None = None
     near: list[Near] = field(default_factory=list)
     """Predictions next to a true label in the hierarchy, at each k; empty without a hierarchy."""
+    n_by_name: int = 0
+    """True labels that documents give by their names."""
 
     def __str__(self) -> str:
         """What `aplc evaluate` prints."""
@@ -77,7 +80,9 @@ class Evaluation:
         """What a reader of the figures should know about the documents."""
         found = []
         if self.metrics.n_unlabelled:
-            found.append(f"{self.metrics.n_unlabelled:,} documents have no label and count as 0.")
+            found.append(f"Documents without labels, which count as 0: {self.metrics.n_unlabelled:,}.")
+        if self.n_by_name:
+            found.append(f"Names that documents carry stand for the model's labels: {self.n_by_name:,} of them.")
         if self.unseen:
             found.append(f"{self.n_unseen:,} true labels are not among the model's; they count as missed.")
         true = self.metrics.label_stats(AT).true[: len(self.labels)]
@@ -239,6 +244,8 @@ class Evaluator:
         self.findings = Findings(labels.names, sure=threshold, n_examples=n_examples)
         self.hash = hashlib.blake2b(digest_size=16)
         has_hierarchy = vocabulary is not None and bool(vocabulary.narrower)
+        known = labels.index.keys() | labels.retired
+        self.by_name = ByName(vocabulary, known) if vocabulary else None
         self.near = NearCounter(labels, vocabulary, ks) if vocabulary and has_hierarchy else None
 
     def update(
@@ -250,6 +257,7 @@ class Evaluator:
         parts: Mapping[str, tuple[np.ndarray, np.ndarray]] | None = None,
     ) -> None:
         """Add a block of predictions: `before` calibration, and of the model's `parts`, too."""
+        raw, block = block, [self.by_name(document) for document in block] if self.by_name else block
         truth = [self.labels.encode_all(document.labels, self.unseen) for document in block]
         self.metrics.update_lists(ids, probs, truth)
         if self.near:
@@ -261,7 +269,7 @@ class Evaluator:
         shape = (len(block), len(self.prior))
         self.baseline.update_lists(np.broadcast_to(self.frequent, shape), np.broadcast_to(self.prior, shape), truth)
         self.findings.update([self._as_known(document) for document in block], ids, probs, truth)
-        for document in block:
+        for document in raw:  # whatever a model calls its labels
             self.hash.update(json.dumps([document.text, sorted(document.labels)]).encode())
 
     def _as_known(self, document: Document) -> Document:
@@ -296,6 +304,7 @@ class Evaluator:
             parts=self.parts,
             vocabulary=self.vocabulary,
             near=self.near.finish() if self.near else [],
+            n_by_name=len(self.by_name.found) if self.by_name else 0,
         )
 
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
+from aplc.data.checks import count
 from aplc.evaluate.bands import Band
 from aplc.evaluate.findings import Example
 from aplc.evaluate.hierarchy import Near
@@ -15,7 +16,7 @@ PARTS = ("P@1", "P@3", "P@5", "RP@5", "nDCG@5", "PSP@1", "PSP@3", "PSP@5")
 
 def render(evaluation: Evaluation, *, n_examples: int | None = None) -> str:
     """Figures in percent beside the baseline's, then results by band and cluster, then examples (all by default)."""
-    lines = [f"{evaluation.metrics.n_evaluated:,} documents, {evaluation.labels.n_in_use:,} labels", ""]
+    lines = [f"{count(evaluation.metrics.n_evaluated, 'document')}, {count(evaluation.labels.n_in_use, 'label')}", ""]
     lines += _figures(evaluation)
     if evaluation.parts:
         lines += ["", *_parts(evaluation)]

@@ -108,16 +108,14 @@ class Calibration:
             f"{LEAST_PREDICTED} predictions are not relied on); hold out more (data.validation), or give a threshold"
         )
 
-    @property
-    def summary(self) -> str:
-        """What was learned, in a line."""
-        learned, clusters = sum(len(points) > 2 for points in self.knots), len(self.knots)
-        if clusters == 1 and not learned:
-            return f"none, the {self.n_documents:,} held-out documents have too few hits"
-        few = (
-            f"{clusters - learned} of {clusters} groups of labels had too few hits there, and keep their probabilities"
-        )
-        return f"learned on {self.n_documents:,} held-out documents" + (f"; {few}" if learned < clusters else "")
+    def summary(self, clusters: Sequence[str]) -> str:
+        """What was learned, in a line; `clusters` are their names."""
+        few = [name for name, points in zip(clusters, self.knots, strict=True) if len(points) <= 2]
+        documents = f"{self.n_documents:,} held-out document{'' if self.n_documents == 1 else 's'}"
+        if len(few) == len(self.knots):
+            return f"none, in {documents} there are too few hits"
+        kept = f"; too few hits there of {', '.join(few)}: these keep their probabilities" if few else ""
+        return f"learned on {documents}{kept}"
 
     def recall_at(self, threshold: float) -> float:
         """The share of the held-out documents' true labels that were found at a threshold of the curve."""

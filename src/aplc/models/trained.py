@@ -55,6 +55,13 @@ class TrainedTagger:
         inner = tuple(self.model.bounds[1:-1])
         return inner if len(inner) > self.model.n_added else ()
 
+    @property
+    def cluster_names(self) -> list[str]:
+        """What calibration groups labels by: clusters of the output layer, or labels with and without documents."""
+        if not self.cutoffs:
+            return ["labels with training documents", "labels without training documents"][: len(self.model.bounds) - 1]
+        return [self.cluster_name(first) or "" for first in self.model.bounds[:-1]]
+
     def cluster_name(self, label: int) -> str | None:
         """Where the output layer keeps a label: head, tail 1, ..., added 1, ...; None where there is no tail."""
         if not self.cutoffs:

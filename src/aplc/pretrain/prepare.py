@@ -1,6 +1,6 @@
 """From a corpus to segments: which files, which tokenizer, which documents are held out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,7 @@ def open_texts(path: Path, bad_rows: BadRows, columns: Columns | None = None) ->
         corpora = [Corpus.open(file, bad_rows, columns) for file in files]
         key = digest([corpus.fingerprint("train") for corpus in corpora], bad_rows.mode, *columns.key)
         return Source(lambda: (d for corpus in corpora for d in corpus.documents("train")), None, key, cache_root())
-    return Source.from_corpus(Corpus.open(path, bad_rows, columns))
+    return replace(Source.from_corpus(Corpus.open(path, bad_rows, columns)), match_names=False)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from aplc.data.checks import count
 from aplc.data.feedback import key_of
 from aplc.errors import AplcError
 
@@ -45,8 +46,8 @@ class FeedbackFile:
         with path.open("rb") as lines:
             for line in lines:
                 entries, bad = (entries + 1, bad) if key_of_line(line) else (entries, bad + 1)
-        said = f"feedback goes to {path}, which has {entries:,} corrections"
-        said += f" and {bad:,} lines that are none" if bad else ""
+        said = f"feedback goes to {path}, which has {count(entries, 'correction')}"
+        said += f" and {count(bad, 'line')} that {'is' if bad == 1 else 'are'} none" if bad else ""
         return file, f"{said}; {mended}" if mended else said
 
     def append(self, entry: dict[str, Any]) -> None:

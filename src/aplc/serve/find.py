@@ -36,16 +36,40 @@ class LabelSearch:
             "labels": [self._described(i, matched[i]) for i in found[offset : offset + limit]],
         }
 
+    def label_called(self, text: str) -> str | None:
+        """The label that a text is, or stands for in any case: one label's name, else a synonym of one label only."""
+        labels = self.tagger.labels
+        if text in labels.index:
+            return text
+        wanted = " ".join(text.split()).casefold()
+        owners = {self._owners[place] for place in self._equal(wanted)}
+        owners = {i for i in owners if labels.active[i] and labels.stands_for[i] == i}
+        named = {i for i in owners if wanted in (labels.names[i].casefold(), self._name(i).casefold())}
+        found = named or owners
+        return labels.names[found.pop()] if len(found) == 1 else None
+
+    def _name(self, label_id: int) -> str:
+        label, vocabulary = self.tagger.labels.names[label_id], self.tagger.vocabulary
+        return label if vocabulary is None else vocabulary.name_of(label)
+
     def _described(self, label_id: int, matched: str) -> dict[str, Any]:
         labels = self.tagger.labels
         label = labels.names[label_id]
         return {
             "label": label,
-            "name": label if self.tagger.vocabulary is None else self.tagger.vocabulary.name_of(label),
+            "name": self._name(label_id),
             "matched": matched,
             "documents": int(labels.counts[label_id]),
             "cluster": self.tagger.cluster_name(label_id),
         }
+
+    def _equal(self, folded: str) -> list[int]:
+        """Places of the texts that are this one."""
+        found, at = [], self._haystack.find(f"\n{folded}\n")
+        while at >= 0:
+            found.append(bisect_right(self._starts, at) - 1)
+            at = self._haystack.find(f"\n{folded}\n", at + 1)
+        return found
 
     def _find(self, part: str) -> list[int]:
         """Places of the texts that contain `part`; a leading line break matches the beginning of a text."""

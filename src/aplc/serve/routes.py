@@ -127,22 +127,28 @@ def add_routes(app: FastAPI, service: Service) -> None:
     async def feedback(request: schema.Correction) -> Response:
         """Store which labels of a text are right, which are wrong and which are missing.
 
-        One JSON line in the server's feedback file, on the disk before the answer is sent.
+        One JSON line in the server's feedback file, on the disk before the answer is sent. A label can be given by a
+        name that no other label has, in upper or lower case. `new_labels` has what is neither: such become labels when
+        the model is trained with the file.
         """
         if service.feedback is None:
             raise RefusalError(404, "This server takes no feedback; start it with aplc serve --feedback FILE.")
         if wait := service.rate.take():
             raise RefusalError(429, "Too many corrections; try again later.", retry_after=str(int(wait) + 1))
-        model = service.model
+        model, entry = service.model, request.entry()
+        try:
+            new = model.resolve(entry)
+        except AplcError as error:
+            raise RefusalError(422, f"body: {error}.") from None
         (proposed,) = await tags_of(model, [request.text], PROPOSED)
         try:
-            await service.store(model, request.entry(), proposed)
+            await service.store(model, entry, proposed)
         except OSError as error:
             log.error("feedback was not stored: %s: %s", service.feedback.path, error.strerror)
             if error.errno in NO_ROOM:
                 raise RefusalError(507, "The server's disk is full; the correction was not stored.") from None
             raise RefusalError(503, "The feedback file can't be written; the correction was not stored.") from None
-        return answer_json({"stored": True}, model)
+        return answer_json({"stored": True, "new_labels": new}, model)
 
 
 def add_corrections(app: FastAPI, service: Service, *, has_token: bool) -> None:

@@ -197,6 +197,7 @@ class Health(BaseModel):
 
 class Stored(BaseModel):
     stored: bool
+    new_labels: list[str] = Field(description="Given labels that are neither labels of the model nor names of them.")
 
 
 class Review(BaseModel):

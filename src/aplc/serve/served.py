@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+from aplc.data.feedback import KEYS
 from aplc.data.formats import Document
 from aplc.errors import AplcError, ModelError
 from aplc.models.trained import TrainedTagger
@@ -89,6 +90,22 @@ class ServedModel:
         """A label, and what the vocabulary calls it where that differs."""
         name = self.tagger.vocabulary.name_of(label) if self.tagger.vocabulary else label
         return {"label": label} if name == label else {"label": label, "name": name}
+
+    def resolve(self, entry: dict[str, Any]) -> list[str]:
+        """Put labels in the place of their names in a correction's lists; returns what is neither: new labels.
+
+        `AplcError` where a label is then in two lists.
+        """
+        new: list[str] = []
+        seen: set[str] = set()
+        for key in KEYS:
+            called = {text: self.search.label_called(text) for text in entry[key]}
+            new += [text for text, label in called.items() if label is None and text not in new]
+            entry[key] = list(dict.fromkeys(label or text for text, label in called.items()))
+            if both := seen.intersection(entry[key]):
+                raise AplcError(f"the label {min(both)[:100]!r} is in two of accepted, rejected and added")
+            seen.update(entry[key])
+        return new
 
     def answer(self, tags: Tags, threshold: float) -> dict[str, Any]:
         """The answer for one text, as `schema.Tagged` describes it."""

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from aplc.data.checks import count
 from aplc.data.examples import Examples
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -52,7 +53,7 @@ def add_labels(
     for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
         if counts[j] and probability < UNSURE:
             say(
-                f"{names[j]}: {counts[j]} examples are few: one that is left out gets a probability of "
+                f"{names[j]}: {count(counts[j], 'example')} won't do: one that is left out gets a probability of "
                 f"{probability:.3f}, so the label will seldom be found; add more examples"
             )
     labels = trained.labels
@@ -128,7 +129,9 @@ def _check_new(labels: LabelSet, names: Sequence[str]) -> None:
         if name in labels.retired:
             raise AplcError(f"labels: {unknown(labels, name)}; choose another name")
         if name in known:
-            raise AplcError(f"labels: the model has a label {name!r} already")
+            waiting = not labels.counts[labels.names.index(name)]
+            cure = ", without training documents: train again with --more FILE to give it some" if waiting else ""
+            raise AplcError(f"labels: the model has a label {name!r} already{cure}")
 
 
 def _next_version(labels: LabelSet, change: str, names: list[str], **details: str) -> LabelSet:

@@ -33,7 +33,7 @@ def train(
     training = training_of(config)
     if world().size > 1:
         require(config.model.kind, "distribute")
-    with RunFolder.open(out, resume=resume) as folder, _saying_what_is_lost(folder, screen):
+    with RunFolder.open(out, resume=resume, reads=source.files) as folder, _saying_what_is_lost(folder, screen):
         with world().main_first():
             data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
@@ -81,7 +81,7 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
     held_out = {"documents": metrics.n_evaluated, "metrics": metrics.result(), "bands": bands, "ranges": ranges}
     trained = replace(trained, held_out=held_out)
     save_frame(trained, out)
-    screen.say(f"calibration: {calibration.summary}")
+    screen.say(f"calibration: {calibration.summary(trained.cluster_names)}")
     return trained
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,17 +30,26 @@ class RunFolder:
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, path: Path, *, resume: bool) -> "Iterator[RunFolder]":
-        """Lock a folder for a run. Refuse one with anything in it that would be lost, or that another run has."""
+    def open(cls, path: Path, *, resume: bool, reads: Mapping[str, Any] | None = None) -> "Iterator[RunFolder]":
+        """Lock a folder for a run. Refuse one with anything in it that would be lost, or that another run has.
+
+        `reads`: what is known of the run's identity already, so that --resume is not advised where it would refuse.
+        """
         if path.exists() and not path.is_dir():
             raise RunError(f"{path}: is a file; --out must be a folder, or nothing yet")
         with locked(path):
-            yield cls._open(path, resume=resume or restarts() > 0)
+            yield cls._open(path, resume=resume or restarts() > 0, reads=reads or {})
 
     @classmethod
-    def _open(cls, path: Path, *, resume: bool) -> "RunFolder":
+    def _open(cls, path: Path, *, resume: bool, reads: Mapping[str, Any]) -> "RunFolder":
         started = (path / RUN_FILE).is_file()
         if started and not resume:
+            before = read_json(path / RUN_FILE)
+            if changed := [_part(name) for name, now in reads.items() if before.get(name) != now]:
+                raise RunError(
+                    f"{path}: holds a run already, and {' and '.join(changed)} has changed since, so that it can't be "
+                    "resumed; give --out another folder"
+                )
             raise RunError(
                 f"{path}: holds a run already; go on with --resume, choose another --out, or delete it first"
             )
@@ -69,8 +78,8 @@ class RunFolder:
                 f"{self.path}: an earlier version of aplc, or another command, which had no {lacking[0]}, started this "
                 "run; choose another --out"
             )
-        parts = {name: "what --more adds" if name == "more" else f"the {name}" for name in now if name != "config"}
-        differences = [f"{part} has changed" for name, part in parts.items() if before.get(name) != now[name]]
+        parts = [name for name in now if name != "config"]
+        differences = [f"{_part(name)} has changed" for name in parts if before.get(name) != now[name]]
         for section, values in now["config"].items():
             for name, value in values.items():
                 old = settings[section][name]
@@ -104,6 +113,11 @@ class RunFolder:
                 f"{self.path}: its labels were changed after training (label-set version {version}); "
                 "choose another --out"
             )
+
+
+def _part(name: str) -> str:
+    """What a key of run.json says of the run, for messages."""
+    return "what --more adds" if name == "more" else f"the {name}"
 
 
 def was_trained_on(model: Path, key: str) -> bool:

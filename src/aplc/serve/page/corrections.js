@@ -150,8 +150,8 @@ async function send() {
   if (!current && !judged.size && !added.size) return say("Accept, reject or add a label first.", true);
   $("send").disabled = true;
   try {
-    await ask("feedback", body);
-    say("Stored.");
+    const { new_labels: unknown = [] } = await ask("feedback", body);
+    say(unknown.length ? `Stored. New to the model: ${unknown.join(", ")}.` : "Stored.");
     if (current) await showNext(current.position);
   } catch (error) {
     say(error.message, true);
