@@ -3,8 +3,8 @@
     python examples/own_network.py work             # PubMed abstracts, 8,839 labels; about three minutes
     python examples/own_network.py work --fast      # a made sample; seconds
 
-What the layer asks of you: label ids by falling frequency, padded with -100. What it gives: a loss that never makes a
-documents x labels array, and the exact best k.
+What the layer asks of you: label ids by falling frequency, padded with -100, and how many documents have each, to start
+at the labels' log-odds. What it gives: a loss that never makes a documents x labels array, and the exact best k.
 """
 
 import argparse
@@ -50,12 +50,16 @@ def made() -> tuple[Rows, Rows]:
 class Network(nn.Module):
     """Any network that ends in a vector for each document can stand in the place of the bag of words."""
 
-    def __init__(self, n_words: int, n_labels: int, width: int = 256) -> None:
+    def __init__(self, n_words: int, label_lists: list[list[int]], n_labels: int, width: int = 256) -> None:
         super().__init__()
         self.words = nn.EmbeddingBag(n_words, width, padding_idx=0)
         self.hidden = nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Dropout(0.1))
-        cutoffs = Partition.from_proportions(n_labels, (0.5, 0.5)).cutoffs
-        self.labels = LabelClusters(in_features=width, cutoffs=cutoffs, n_labels=n_labels, div_value=2.0)
+        partition = Partition.from_proportions(n_labels, (0.5, 0.5), div_value=2.0)
+        self.labels = LabelClusters.from_partition(partition, in_features=width, bias=True)
+        # The untrained layer predicts the labels' frequencies. A flat layer to compare with should start there, too.
+        counts = Counter(i for ids in label_lists for i in ids)
+        touched = partition.documents_touching(label_lists)
+        self.labels.init_bias([counts[i] for i in range(n_labels)], len(label_lists), touched)
 
     def forward(self, words: Tensor) -> Tensor:
         hidden: Tensor = self.hidden(self.words(words))
@@ -87,7 +91,7 @@ def main() -> None:
         inputs = padded([[words[w] for w in row["words"] if w in words] or [0] for row in rows], 0)
         return inputs, padded([[ids[name] for name in row["labels"] if name in ids] or [-100] for row in rows], -100)
 
-    network = Network(len(words) + 1, len(names))
+    network = Network(len(words) + 1, [[ids[name] for name in row["labels"]] for row in train], len(names))
     optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
     epochs = 15 if arguments.fast else 8
     for epoch in range(epochs):

@@ -316,6 +316,8 @@ def test_inspect_options(trained, corpus, tmp_path):
 
 
 def test_ablate_prints_its_table(corpus, tmp_path):
-    printed = ok(aplc("ablate", "partition", corpus, "--out", tmp_path, "--seeds", 1, *SETTINGS))
-    assert "| 0.1, 0.2, 0.7 | 1 |" in printed
+    done = aplc("ablate", "partition", corpus, "--out", tmp_path, "--seeds", 1, *SETTINGS)
+    assert "| 0.1, 0.2, 0.7 | 1 |" in ok(done)
+    assert f"figure: {tmp_path / 'partition.svg'}" in done.stderr
+    assert (tmp_path / "partition.svg").is_file()
     fails(aplc("ablate", "nothing", corpus, "--out", tmp_path))

@@ -270,14 +270,14 @@ def test_dropout_acts_only_in_training():
 
 def test_init_bias_gives_the_training_frequencies():
     layer = LabelClusters(4, [2], 5, tail="linear", bias=True)
-    layer.init_bias([50, 100, 20, 10, 0], n_documents=100, tail_documents=[25])
+    layer.init_bias([100, 50, 20, 10, 0], n_documents=100, tail_documents=[25])
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
             if name.endswith("weight"):
                 parameter.zero_()
     probabilities = layer.probabilities(torch.zeros(1, 4))[0]
-    torch.testing.assert_close(probabilities[[0, 2, 3]], torch.tensor([0.5, 0.2, 0.1]))
-    assert probabilities[1] > 0.99  # every document: still finite
+    torch.testing.assert_close(probabilities[[1, 2, 3]], torch.tensor([0.5, 0.2, 0.1]))
+    assert probabilities[0] > 0.99  # every document: still finite
     assert 0 < probabilities[4] < 0.01  # no document: still finite
     with pytest.raises(ValueError, match="bias"):
         LabelClusters(4, [2], 5).init_bias([1] * 5, 10, [3])

@@ -82,6 +82,8 @@ def test_reach_from_documents_counts_and_reach_from_counts_assumes_independence(
     partition = Partition.from_cutoffs(6, [2, 4])
     indptr, ids = [0, 2, 3, 3, 6], [0, 2, 1, 3, 3, 5]  # tail 1 in documents 0 and 3, tail 2 in document 3
     assert partition.documents_touching(indptr, ids).tolist() == [2, 1]
+    assert partition.documents_touching([[0, 2], [1], [], [3, 3, 5]]).tolist() == [2, 1]
+    assert partition.documents_touching([]).tolist() == [0, 0]
     np.testing.assert_allclose(partition.reach_from_documents(indptr, ids, batch_size=3), [1 - 0.5**3, 1 - 0.75**3])
     found = partition.reach_from_counts([4, 3, 2, 1, 1, 0], n_documents=4, batch_size=3)
     np.testing.assert_allclose(found, [1 - (0.5 * 0.75) ** 3, 1 - 0.75**3])

@@ -36,6 +36,7 @@ def random_layer(pick, generator):
     cuts = sorted((torch.randperm(n_labels - 1, generator=generator)[:n_cuts] + 1).tolist())
     added = pick((), (), (3,), (70, 2))
     options = {"tail": pick(*TAILS), "chunk_size": pick(5, 64, 4096), "bias": pick(True, False)}
+    options["min_tail_width"] = 2 if options["tail"] == "norm-relu" else 1
     width = pick(1, 3, 8, 17, 64)
     layer = LabelClusters(width, cuts, n_labels + sum(added), added=added, dtype=torch.float64, **options)
     with torch.no_grad():
@@ -138,6 +139,20 @@ def test_k_above_the_number_of_labels_returns_all_of_them():
     probs, ids = layer.topk(hidden, k=200)
     assert probs.shape == ids.shape == (6, 80)
     assert (ids.sort(dim=1).values == torch.arange(80)).all()
+
+
+def test_a_row_with_nan_gets_no_label_and_leaves_the_others_alone():
+    layer, hidden, _ = make(bias=True)
+    for k in (1, 5, 80):
+        expected = layer.topk(hidden, k)
+        broken = hidden.clone()
+        broken[2, 3] = float("nan")
+        found = layer.topk(broken, k)
+        assert (found.ids[2] == -1).all()
+        assert (found.probs[2] == -1).all()
+        others = torch.arange(6) != 2
+        assert torch.equal(found.ids[others], expected.ids[others])
+        torch.testing.assert_close(found.probs[others], expected.probs[others])
 
 
 def test_topk_refuses_k_below_one():

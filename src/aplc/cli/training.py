@@ -1,5 +1,6 @@
 """Commands that train, and one that estimates what training will cost."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -170,5 +171,6 @@ def ablate(
     with open_corpus(corpus, on_bad_row, out / "rejects.jsonl", columns) as opened:
         rows = ablate_run(study, opened, config, out, seeds=seeds, screen=Screen())
     print(markdown(study, rows), end="")
+    print(f"figure: {out / study}.svg (also .png)", file=sys.stderr)
     runs = sorted(path.parent for path in out.rglob(EVALUATION))
     say_next("compare", runs[0], runs[-1])

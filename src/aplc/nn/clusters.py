@@ -15,7 +15,7 @@ L labels, N positive (label, row) pairs, R rows that visit a tail, C labels of a
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from typing import Literal, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -23,12 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from aplc.nn.checks import check_at_least, check_layer, check_tail_widths, falling_counts, whole_numbers
 from aplc.nn.fused import ClusterLoss, KeptGradients, Settings, product_dtype, softplus
 from aplc.nn.partial import listed_loss, rejected_pairs, split_targets
-from aplc.nn.partition import check_at_least, check_cutoffs, check_div_value, tail_width
+from aplc.nn.partition import Partition, tail_width
 from aplc.nn.tail import Tail
-from aplc.nn.targets import Pairs, Targets, edges, labels_evaluated, log_odds, make_targets
-from aplc.nn.topk import RunningTopK, TopK, chunks, outputs_of, sigmoid_
+from aplc.nn.targets import Pairs, Targets, check_hidden, edges, labels_evaluated, log_odds, make_targets
+from aplc.nn.topk import RunningTopK, TopK, check_allowed, chunks, outputs_of, sigmoid_
 
 
 class LabelClusters(nn.Module):
@@ -54,9 +55,9 @@ class LabelClusters(nn.Module):
         loss.backward()
         probs, ids = layer.topk(hidden, k=5)                        # (2, 5) each, exact
 
-    A tail that no sample of the batch touches is skipped, and its weights' gradients stay None. Under data parallelism,
-    where ranks must agree, fill such gradients with zeros before reducing them. Weights and biases start as those of
-    `nn.Linear`, uniform in +-1/sqrt(fan-in), unless `init_bias` sets the biases.
+    A tail that no sample of the batch touches is skipped, and its weights' gradients stay None:
+    `DistributedDataParallel` needs `find_unused_parameters=True`. Weights and biases start as those of `nn.Linear`,
+    uniform in +-1/sqrt(fan-in), unless `init_bias` sets the biases.
 
     Args:
         in_features: d, width of the hidden state.
@@ -69,7 +70,8 @@ class LabelClusters(nn.Module):
         tail: inside a tail's projection, "norm-relu" (released: linear, LayerNorm, ReLU) or "linear" (paper).
         bias: add `head.bias` and `tails.{t}.output.bias`; see `init_bias`. The paper has none (Eq. 6).
         tail_dropout: dropout after a tail's projection, one number or one per tail. Small tails overfit first.
-        min_tail_width: floor for a tail's width, for many tails or a small `in_features`. 1 is the paper's layer.
+        min_tail_width: floor for a tail's width, for many tails or a small `in_features`. 1 is the paper's layer; with
+            "norm-relu" a tail of width 1 is refused, since LayerNorm of one number is always 0.
         added: sizes of later additions to the label set, the last ids of `n_labels`. Each is a cluster of its own, at
             full width, with biases and without a root, `added.{i}`: p = sigmoid(z). So the other labels'
             probabilities stay as they are, and a new label does not depend on a root that was trained without it.
@@ -95,60 +97,60 @@ class LabelClusters(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        cutoffs = [int(cutoff) for cutoff in cutoffs]
+        if isinstance(cutoffs, Partition):
+            raise ValueError("cutoffs is a Partition; use LabelClusters.from_partition(partition, in_features=...)")
+        cutoffs, added = whole_numbers("cutoffs", cutoffs), whole_numbers("added", added)
         dropouts = [tail_dropout] * len(cutoffs) if isinstance(tail_dropout, int | float) else list(tail_dropout)
-        check_at_least("in_features", in_features, 1)
-        check_at_least("n_labels", n_labels, 1)
-        for size in added:
-            check_at_least("added", size, 1)
-        first_labels = n_labels - sum(added)  # without the additions
-        check_cutoffs(cutoffs, first_labels)
-        check_at_least("min_tail_width", min_tail_width, 1)
-        check_at_least("chunk_size", chunk_size, 1)
-        _check_choice("objective", objective, ("released", "paper"))
-        _check_choice("tail", tail, ("norm-relu", "linear"))
-        check_div_value(div_value)
-        if len(dropouts) != len(cutoffs):
-            raise ValueError(f"tail_dropout has {len(dropouts)} entries, but there are {len(cutoffs)} tails")
-        for t, dropout in enumerate(dropouts):
-            if not 0 <= dropout < 1:
-                raise ValueError(f"tail_dropout of tail {t} is {dropout}, but must be at least 0 and below 1")
+        check_layer(
+            in_features=in_features,
+            cutoffs=cutoffs,
+            n_labels=n_labels,
+            added=added,
+            div_value=div_value,
+            objective=objective,
+            tail=tail,
+            tail_dropout=dropouts,
+            min_tail_width=min_tail_width,
+            chunk_size=chunk_size,
+        )
+        widths = [tail_width(in_features, div_value, t, min_tail_width) for t in range(1, len(cutoffs) + 1)]
+        check_tail_widths(widths, tail, in_features=in_features, div_value=div_value)
 
         self.options = {
             **{"in_features": in_features, "cutoffs": cutoffs, "n_labels": n_labels, "div_value": div_value},
             **{"objective": objective, "tail": tail, "bias": bias, "tail_dropout": tail_dropout},
-            **{"min_tail_width": min_tail_width, "added": list(added), "chunk_size": chunk_size},
+            **{"min_tail_width": min_tail_width, "added": added, "chunk_size": chunk_size},
         }
         self.in_features, self.n_labels, self.cutoffs = in_features, n_labels, cutoffs
         self.div_value, self.objective, self.tail, self.chunk_size = float(div_value), objective, tail, chunk_size
         # Cluster i holds labels bounds[i] to bounds[i + 1]: the head, the tails, the additions.
-        self.bounds = [0, *cutoffs, *accumulate(added, initial=first_labels)]
+        self.bounds = [0, *cutoffs, *accumulate(added, initial=n_labels - sum(added))]
         self.head_size = self.bounds[1]
         self.head = nn.Linear(in_features, self.head_size + len(cutoffs), bias=bias, device=device, dtype=dtype)
+        normed = tail == "norm-relu"
         self.tails = nn.ModuleList(
-            Tail(
-                in_features,
-                tail_width(in_features, div_value, t, min_tail_width),
-                stop - start,
-                bias=bias,
-                normed=tail == "norm-relu",
-                dropout=dropout,
-                device=device,
-                dtype=dtype,
-            )
-            for t, ((start, stop), dropout) in enumerate(
-                zip(pairwise(self.bounds[1:]), dropouts, strict=False), start=1
-            )
+            Tail(in_features, width, size, bias=bias, normed=normed, dropout=dropout, device=device, dtype=dtype)
+            for width, size, dropout in zip(widths, np.diff(self.bounds[1:]).tolist(), dropouts, strict=False)
         )
         self.added = nn.ModuleList(nn.Linear(in_features, size, device=device, dtype=dtype) for size in added)
         self._kept = KeptGradients()
+
+    @classmethod
+    def from_partition(cls, partition: Partition, *, in_features: int, **options: Any) -> Self:
+        """The layer that `partition` describes: its cut-offs, `div_value` and `min_tail_width`.
+
+        `options` are the constructor's others, such as `bias`; labels in `added` come on top of the partition's.
+        """
+        n_labels = partition.n_labels + sum(whole_numbers("added", options.get("added", ())))
+        widths: Any = {"div_value": partition.div_value, "min_tail_width": partition.min_tail_width}
+        return cls(in_features, partition.cutoffs, n_labels, **widths, **options)
 
     @torch.no_grad()
     def init_bias(self, label_counts: ArrayLike | Tensor, n_documents: int, tail_documents: ArrayLike | Tensor) -> None:
         """Set biases to the log-odds of the training data, so that the untrained layer predicts the label frequencies.
 
         Args:
-            label_counts: documents with each label, (L,), in the order of ids.
+            label_counts: documents with each label, (L,), in the order of ids: falling, `added` ones in any order.
             n_documents: the number of documents.
             tail_documents: documents with at least one label of tail t, (K,); a tail's labels start at their log-odds
                 among these. Counts are clamped half a document away from none and from all, so every bias is finite.
@@ -161,7 +163,9 @@ class LabelClusters(nn.Module):
             raise ValueError(f"label_counts has shape {tuple(count_L.shape)}, but must be ({self.n_labels},)")
         if tail_K.shape != (len(self.tails),):
             raise ValueError(f"tail_documents has shape {tuple(tail_K.shape)}, but must be ({len(self.tails)},)")
-        check_at_least("n_documents", n_documents, 1)
+        falling_counts(count_L[: self.bounds[1 + len(self.tails)]].cpu().numpy(), n_documents)
+        if not ((tail_K >= 0) & (tail_K <= n_documents)).all():
+            raise ValueError(f"tail_documents is {tail_K.tolist()}, but must be from 0 to n_documents ({n_documents})")
         self.head.bias.copy_(log_odds(torch.cat([count_L[: self.head_size], tail_K]), n_documents))
         for t, tail in enumerate(self._tails):
             start, stop = self.bounds[t + 1 : t + 3]
@@ -175,7 +179,7 @@ class LabelClusters(nn.Module):
         Of rows that are `partial`, (B,) booleans, only two kinds of labels are known: their own, and those in
         `rejected`, ids (B, Q) padded with -100, which are wrong. All others leave no trace in the loss of such a row.
         """
-        self._check_hidden(hidden_BD)
+        check_hidden(hidden_BD, self.in_features)
         if partial is not None and partial.any():
             return self._partial_loss(hidden_BD, labels_BP, partial, rejected)
         targets = self._targets(labels_BP, hidden_BD.shape[0])
@@ -236,7 +240,7 @@ class LabelClusters(nn.Module):
     @torch.no_grad()
     def probabilities(self, hidden_BD: Tensor) -> Tensor:
         """Every label's probability, (B, L), Equation 2. For small label sets and tests; `topk` never builds it."""
-        self._check_hidden(hidden_BD)
+        check_hidden(hidden_BD, self.in_features)
         roots_KB = self._roots(hidden_BD)
         probs_BL = roots_KB.new_empty(hidden_BD.shape[0], self.n_labels)
         for start, linear, size, t in self._clusters():
@@ -251,7 +255,7 @@ class LabelClusters(nn.Module):
     @torch.no_grad()
     def probability_of(self, hidden_BD: Tensor, label: int) -> Tensor:
         """One label's probability for each row, (B,): Equation 2 without the other labels."""
-        self._check_hidden(hidden_BD)
+        check_hidden(hidden_BD, self.in_features)
         if not 0 <= label < self.n_labels:
             raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
         start, linear, _, t = list(self._clusters())[bisect_right(self.bounds, label) - 1]
@@ -268,10 +272,12 @@ class LabelClusters(nn.Module):
         counted in (row, tail) pairs.
 
         `allowed`, a boolean (n_labels,), is False for labels to leave out. If fewer than k remain, the end of a row is
-        filled with -1 in both ids and probabilities.
+        filled with -1 in both ids and probabilities; so is all of a row whose hidden state has a NaN.
         """
-        self._check_hidden(hidden_BD)
+        check_hidden(hidden_BD, self.in_features)
         check_at_least("k", k, 1)
+        if allowed is not None:
+            check_allowed(allowed, self.n_labels)
         n_rows = hidden_BD.shape[0]
         roots_KB = self._roots(hidden_BD)
         best = RunningTopK(n_rows, min(k, self.n_labels), roots_KB.dtype, roots_KB.device)
@@ -297,9 +303,11 @@ class LabelClusters(nn.Module):
         return 0
 
     def extra_repr(self) -> str:
+        defaults = {"bias": False, "tail_dropout": 0.0, "min_tail_width": 1, "added": []}
+        others = (f", {name}={self.options[name]}" for name in defaults if self.options[name] != defaults[name])
         return (
             f"in_features={self.in_features}, cutoffs={self.cutoffs}, n_labels={self.n_labels}, "
-            f"div_value={self.div_value:g}, objective={self.objective!r}, tail={self.tail!r}"
+            f"div_value={self.div_value:g}, objective={self.objective!r}, tail={self.tail!r}{''.join(others)}"
         )
 
     @property
@@ -339,14 +347,3 @@ class LabelClusters(nn.Module):
 
     def _targets(self, labels_BP: Tensor, n_rows: int, rejected: Pairs | None = None) -> Targets:
         return make_targets(labels_BP, n_rows, self.bounds, len(self.tails), self.objective, rejected)
-
-    def _check_hidden(self, hidden_BD: Tensor) -> None:
-        if hidden_BD.ndim != 2 or hidden_BD.shape[1] != self.in_features:
-            raise ValueError(
-                f"hidden has shape {tuple(hidden_BD.shape)}, but must be (B, {self.in_features}) (in_features)"
-            )
-
-
-def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field} is {value!r}, but must be one of {', '.join(map(repr, choices))}")

@@ -12,10 +12,19 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
-from numbers import Integral
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from aplc.nn.checks import (
+    check_at_least,
+    check_cutoffs,
+    check_div_value,
+    check_reached,
+    falling_counts,
+    whole_numbers,
+)
 
 GRID = (0.01, 0.02, 0.03, 0.05, 0.07, *(step / 20 for step in range(2, 20)))
 """Where `automatic` may cut, as shares of the labels: finer among the frequent ones, which have most occurrences."""
@@ -27,26 +36,6 @@ BYTES_PER_PARAMETER = 16
 def tail_width(in_features: int, div_value: float, t: int, min_tail_width: int = 1) -> int:
     """d // q^t, the width of tail t (from 1)."""
     return max(int(in_features // div_value**t), min_tail_width)
-
-
-def check_at_least(field: str, value: int, bound: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < bound:
-        raise ValueError(f"{field} is {value!r}, but must be a whole number, at least {bound}")
-
-
-def check_cutoffs(cutoffs: Sequence[int], n_labels: int) -> None:
-    for before, cutoff in pairwise([0, *cutoffs]):
-        if cutoff <= before:
-            raise ValueError(
-                f"cutoffs is {list(cutoffs)}, but must rise strictly from at least 1: {cutoff} follows {before}"
-            )
-    if cutoffs and cutoffs[-1] >= n_labels:
-        raise ValueError(f"cutoffs is {list(cutoffs)}, but must be below n_labels ({n_labels}): {cutoffs[-1]} is not")
-
-
-def check_div_value(div_value: float) -> None:
-    if not 1 <= div_value < math.inf:
-        raise ValueError(f"div_value is {div_value}, but must be at least 1 and finite")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +54,7 @@ class Partition:
     """Why it is cut like this, in words for the user."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cutoffs", tuple(int(cutoff) for cutoff in self.cutoffs))
+        object.__setattr__(self, "cutoffs", tuple(whole_numbers("cutoffs", self.cutoffs)))
         check_at_least("n_labels", self.n_labels, 1)
         check_cutoffs(self.cutoffs, self.n_labels)
         check_div_value(self.div_value)
@@ -75,7 +64,8 @@ class Partition:
     def from_cutoffs(
         cls, n_labels: int, cutoffs: Sequence[int], *, div_value: float = 2.0, min_tail_width: int = 1
     ) -> "Partition":
-        reason = f"cut-offs {list(cutoffs)} as given"
+        cutoffs = whole_numbers("cutoffs", cutoffs)
+        reason = f"cut-offs {cutoffs} as given"
         return cls(
             n_labels=n_labels,
             cutoffs=tuple(cutoffs),
@@ -131,7 +121,8 @@ class Partition:
 
         Best means: the fewest clusters that fit, since each further one cost precision in the paper's Figure 4; among
         these, the most dimensions for an average label occurrence, sum over clusters of mass x width / d, since a wider
-        head did better in Figure 5. Budgets are checked with Equations 6 and 11, with p_i from `label_counts`.
+        head did better in Figure 5. Budgets are checked with Equations 6 and 11, with p_i from `label_counts`. A tail
+        is never of width 1, which the default `tail` of `LabelClusters` can't have.
 
         Args:
             label_counts: documents with each label, falling.
@@ -142,8 +133,7 @@ class Partition:
             flops: operations a second for `max_seconds`; 1e11 is about two CPU cores.
             div_values: choices for q.
         """
-        counts = _falling_counts(label_counts)
-        check_at_least("n_documents", n_documents, 1)
+        counts = falling_counts(label_counts, n_documents)
         check_at_least("in_features", in_features, 1)
         check_at_least("batch_size", batch_size, 1)
         limits = _Limits(max_parameters, max_seconds, max_bytes, flops, in_features, batch_size)
@@ -154,6 +144,8 @@ class Partition:
         for n_tails in range(max_tails + 1):
             best, best_quality = None, -1.0
             for partition in _candidates(len(counts), n_tails, div_values, min_tail_width):
+                if 1 in partition.widths(in_features)[1:]:
+                    continue
                 reached = histogram.reach(partition)
                 size = partition.parameters(in_features)
                 if smallest is None or size < smallest.parameters(in_features):
@@ -214,7 +206,7 @@ class Partition:
     def cost(self, in_features: int, batch_size: int, reached: Sequence[float] | NDArray[np.float64]) -> float:
         """C, Equation 11: expected multiplications of a batch's forward pass. `reached` holds p_1..p_K."""
         head_size, *tail_sizes = self.sizes
-        _check_reached(reached, len(tail_sizes))
+        check_reached(reached, len(tail_sizes))
         tails = zip(reached, self.widths(in_features)[1:], tail_sizes, strict=True)
         per_sample = in_features * (head_size + len(tail_sizes)) + sum(
             p * width * (size + in_features) for p, width, size in tails
@@ -228,7 +220,7 @@ class Partition:
     def cost_ratio(self, reached: Sequence[float] | NDArray[np.float64]) -> float:
         """C_0 / C, Equation 14, the paper's approximation for d much smaller than the clusters."""
         head_size, *tail_sizes = self.sizes
-        _check_reached(reached, len(tail_sizes))
+        check_reached(reached, len(tail_sizes))
         tails = enumerate(zip(reached, tail_sizes, strict=True), start=1)
         return float(self.n_labels / (head_size + sum(p * size / self.div_value**i for i, (p, size) in tails)))
 
@@ -237,10 +229,9 @@ class Partition:
 
         A document touches tail i with f = 1 - product over its labels of (1 - n_j / N), a batch with 1 - (1 - f)^B.
         """
-        counts = _falling_counts(label_counts)
+        counts = falling_counts(label_counts, n_documents)
         if len(counts) != self.n_labels:
             raise ValueError(f"label_counts has {len(counts)} entries, but n_labels is {self.n_labels}")
-        check_at_least("n_documents", n_documents, 1)
         check_at_least("batch_size", batch_size, 1)
         return _Histogram(counts, n_documents, batch_size).reach(self)
 
@@ -253,8 +244,18 @@ class Partition:
         share = self.documents_touching(indptr, ids) / max(n_documents, 1)
         return 1 - (1 - share) ** batch_size
 
-    def documents_touching(self, indptr: ArrayLike, ids: ArrayLike) -> NDArray[np.int64]:
-        """How many documents have a label in each tail, (K,)."""
+    def documents_touching(
+        self, indptr: ArrayLike | Sequence[Sequence[int]], ids: ArrayLike | None = None
+    ) -> NDArray[np.int64]:
+        """How many documents have a label in each tail, (K,).
+
+        Takes `indptr, ids` as `reach_from_documents` does, or a list of each document's label ids alone::
+
+            Partition.from_cutoffs(6, [2, 4]).documents_touching([[0, 2], [1], [], [3, 5]])     # [2, 1]
+        """
+        if ids is None:
+            lists = [np.asarray(row, dtype=np.int64) for row in cast(Sequence[Sequence[int]], indptr)]
+            indptr, ids = np.cumsum([0, *map(len, lists)]), np.concatenate([*lists, np.empty(0, np.int64)])
         starts, labels = np.asarray(indptr, dtype=np.int64), np.asarray(ids, dtype=np.int64)
         if len(labels) and not 0 <= labels.min() <= labels.max() < self.n_labels:
             wrong = labels.min() if labels.min() < 0 else labels.max()
@@ -323,27 +324,3 @@ def _candidates(n_labels: int, n_tails: int, div_values: Sequence[float], min_ta
     for cutoffs in combinations(cuts, n_tails):
         for div_value in div_values if n_tails else div_values[:1]:
             yield Partition(n_labels=n_labels, cutoffs=cutoffs, div_value=div_value, min_tail_width=min_tail_width)
-
-
-def _falling_counts(label_counts: ArrayLike) -> NDArray[np.float64]:
-    counts = np.asarray(label_counts, dtype=np.float64)
-    if counts.ndim != 1 or not len(counts):
-        raise ValueError(f"label_counts has shape {counts.shape}, but must be (n_labels,)")
-    if counts.min() < 0:
-        raise ValueError(f"label_counts holds {counts.min():g}, but counts must be at least 0")
-    rises = np.flatnonzero(np.diff(counts) > 0)
-    if len(rises):
-        i = int(rises[0])
-        raise ValueError(
-            f"label_counts must fall, but label {i + 1} has {counts[i + 1]:g}, more than label {i} with {counts[i]:g}: "
-            "sort labels by falling frequency"
-        )
-    return counts
-
-
-def _check_reached(reached: Sequence[float] | NDArray[np.float64], n_tails: int) -> None:
-    if len(reached) != n_tails:
-        raise ValueError(f"reached has {len(reached)} entries, but there are {n_tails} tails")
-    for p in reached:
-        if not 0 <= p <= 1:
-            raise ValueError(f"reached holds {p}, but probabilities must be from 0 to 1")

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from aplc.nn.clusters import LabelClusters
-from aplc.nn.targets import PADDING, Targets
+from aplc.nn.targets import PADDING, Targets, check_hidden
 from aplc.nn.topk import TopK
 
 
@@ -57,7 +57,7 @@ class ShardedLabelClusters(LabelClusters):
         """The loss of all ranks' rows together; every rank returns the same number."""
         if partial is not None and partial.any():
             raise ValueError("partial is True for some rows, but these need the whole layer")
-        self._check_hidden(hidden_BD)
+        check_hidden(hidden_BD, self.in_features)
         hidden_AD, labels_AP = _GatherRows.apply(hidden_BD, self.group), self._gather_labels(labels_BP)
         targets = self.whole._targets(labels_AP, len(hidden_AD))
         loss, roots_AK = self._leaf_loss(hidden_AD, self._own(targets))

@@ -17,6 +17,10 @@ PADDING = -100
 """Fills up label lists that are shorter than others; the value that PyTorch's losses ignore."""
 
 
+PAD = "torch.nn.utils.rnn.pad_sequence([{row} for row in {name}], batch_first=True, padding_value=-100)"
+"""The cure for targets of other kinds."""
+
+
 class Targets(NamedTuple):
     label_N: NDArray[np.int64]
     """Label ids of the positive pairs, without repeats, sorted."""
@@ -64,10 +68,7 @@ def labels_evaluated(touched_BK: NDArray[np.bool_], bounds: list[int]) -> NDArra
 
 def make_pairs(labels_BP: Tensor, n_rows: int, *, n_labels: int, name: str = "labels") -> Pairs:
     """The pairs of a batch; `name` is for messages."""
-    if labels_BP.dtype != torch.int64:
-        raise ValueError(f"{name} has dtype {labels_BP.dtype}, but must be torch.int64")
-    if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
-        raise ValueError(f"{name} has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
+    _check_labels(labels_BP, n_rows, n_labels, name)
     labels = labels_BP.cpu().numpy()
     row_N, place_N = (labels != PADDING).nonzero()
     label_N = labels[row_N, place_N]
@@ -78,6 +79,34 @@ def make_pairs(labels_BP: Tensor, n_rows: int, *, n_labels: int, name: str = "la
                 f"or {PADDING} for padding"
             )
     return Pairs(*np.divmod(np.unique(label_N * n_rows + row_N), max(n_rows, 1)))
+
+
+def check_hidden(hidden_BD: Tensor, in_features: int) -> None:
+    if not isinstance(hidden_BD, Tensor):
+        raise ValueError(f"hidden is of type {type(hidden_BD).__name__}, but must be a tensor (B, {in_features})")
+    if hidden_BD.ndim != 2 or hidden_BD.shape[1] != in_features:
+        raise ValueError(f"hidden has shape {tuple(hidden_BD.shape)}, but must be (B, {in_features}) (in_features)")
+
+
+def _check_labels(labels_BP: Tensor, n_rows: int, n_labels: int, name: str) -> None:
+    """Types and shapes, which cost nothing; numbers only where the shape is that of a multi-hot matrix."""
+    if not isinstance(labels_BP, Tensor):
+        cure = PAD.format(row="torch.as_tensor(row)", name=name)
+        raise ValueError(
+            f"{name} is of type {type(labels_BP).__name__}, but must be a torch.int64 tensor of ids, ({n_rows}, P), "
+            f"padded with -100: {cure}"
+        )
+    if labels_BP.ndim != 2 or labels_BP.shape[0] != n_rows:
+        raise ValueError(f"{name} has shape {tuple(labels_BP.shape)}, but must be ({n_rows}, P), padded with -100")
+    may_be_multi_hot = labels_BP.shape[1] == n_labels > 2 and n_rows > 0
+    if may_be_multi_hot and bool(((labels_BP == 0) | (labels_BP == 1)).all()):
+        cure = PAD.format(row="row.nonzero().squeeze(1)", name=name)
+        raise ValueError(
+            f"{name} has shape {tuple(labels_BP.shape)} and holds only 0 and 1, a column for each label, but must be "
+            f"lists of label ids, padded with -100: {cure}"
+        )
+    if labels_BP.dtype != torch.int64:
+        raise ValueError(f"{name} has dtype {labels_BP.dtype}, but must be torch.int64: ids, padded with -100")
 
 
 def _row_weights(touched_BK: NDArray[np.bool_], bounds: list[int], objective: str) -> NDArray[np.float64]:

@@ -50,6 +50,16 @@ def chunks(n_labels: int, chunk_size: int) -> Iterator[slice]:
         yield slice(start, min(start + chunk_size, n_labels))
 
 
+def check_allowed(allowed_L: Tensor, n_labels: int) -> None:
+    if not isinstance(allowed_L, Tensor) or allowed_L.dtype != torch.bool or allowed_L.shape != (n_labels,):
+        is_tensor = isinstance(allowed_L, Tensor)
+        found = f"{allowed_L.dtype} of shape {tuple(allowed_L.shape)}" if is_tensor else type(allowed_L).__name__
+        raise ValueError(
+            f"allowed is {found}, but must be torch.bool of ({n_labels},); from ids: "
+            f"torch.zeros({n_labels}, dtype=torch.bool).index_fill(0, torch.as_tensor(ids), True)"
+        )
+
+
 class RunningTopK:
     """The k best labels of each row so far. Probabilities start at -1, below any real one."""
 

@@ -25,6 +25,7 @@ from aplc.models.base import LabelModel
 from aplc.models.network import TaggingModel
 from aplc.models.sharding import shard_model
 from aplc.models.trained import TrainedTagger
+from aplc.nn.checks import check_tail_widths
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.nn.partition import Partition
@@ -279,20 +280,28 @@ def total_steps(config: TrainConfig, per_epoch: int) -> int:
 
 def choose_partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
     """The cut that the configuration asks for."""
-    clusters, n_labels = config.clusters, len(labels)
-    widths: Any = {"div_value": clusters.div_value, "min_tail_width": clusters.min_tail_width}
+    clusters, width = config.clusters, config.model.hidden_width
     try:
-        if clusters.cutoffs == "proportions":
-            return Partition.from_proportions(n_labels, clusters.proportions, **widths)
-        if clusters.cutoffs != "auto":
-            return Partition.from_cutoffs(n_labels, clusters.cutoffs, **widths)
-        return Partition.automatic(
-            labels.counts,
-            n_documents=n_documents,
-            in_features=config.model.hidden_width,
-            batch_size=config.train.batch_size,
-            max_parameters=clusters.max_parameters or None,
-            min_tail_width=clusters.min_tail_width,
-        )
+        partition = _partition(config, labels, n_documents)
+        widths = partition.widths(width)[1:]
+        check_tail_widths(widths, clusters.tail, in_features=width, div_value=partition.div_value)
     except ValueError as error:
         raise AplcError(f"clusters: {error}") from None
+    return partition
+
+
+def _partition(config: Config, labels: LabelSet, n_documents: int) -> Partition:
+    clusters, n_labels = config.clusters, len(labels)
+    widths: Any = {"div_value": clusters.div_value, "min_tail_width": clusters.min_tail_width}
+    if clusters.cutoffs == "proportions":
+        return Partition.from_proportions(n_labels, clusters.proportions, **widths)
+    if clusters.cutoffs != "auto":
+        return Partition.from_cutoffs(n_labels, clusters.cutoffs, **widths)
+    return Partition.automatic(
+        labels.counts,
+        n_documents=n_documents,
+        in_features=config.model.hidden_width,
+        batch_size=config.train.batch_size,
+        max_parameters=clusters.max_parameters or None,
+        min_tail_width=clusters.min_tail_width,
+    )
