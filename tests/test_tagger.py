@@ -137,7 +137,7 @@ def test_script_under_torchrun_keeps_the_files_of_every_process(tmp_path, monkey
 def test_a_tagger_evaluates_and_explains(tagger):
     evaluation = tagger.evaluate(["violin sonata"], [["music, classical"]])
     assert evaluation.to_dict()["metrics"]["P@1"] == 1
-    assert "1 documents" in str(evaluation)
+    assert "1 document, 6 labels" in str(evaluation)
     words = dict(tagger.explain("the violin sonata", "music, classical"))
     assert list(words) == ["the", "violin", "sonata"]
     assert words["violin"] > words["the"]

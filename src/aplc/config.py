@@ -266,9 +266,10 @@ class Tree:
             return cls.from_toml(path)
         name, names = PRESET_ALIASES.get(name, name), preset_names(cls.presets)
         if name not in names:
-            near = difflib.get_close_matches(name, [AUTO, *names], n=1)
+            names = [AUTO, *names] if cls.presets == Tree.presets else names
+            near = difflib.get_close_matches(name, names, n=1)
             hint = f"did you mean {near[0]}? There are" if near else "there are"
-            raise AplcError(f"no preset {name!r}; {hint} {', '.join([AUTO, *names])}, or give a .toml file")
+            raise AplcError(f"no preset {name!r}; {hint} {', '.join(names)}, or give a .toml file")
         with resources.as_file(resources.files(cls.presets) / f"{name}.toml") as path:
             return cls.from_toml(path)
 

@@ -94,7 +94,7 @@ def test_failed_prediction_leaves_nothing(trained, tmp_path):
     fails(aplc("predict", trained, bad, "--out", tmp_path / "tags.jsonl"), "in.jsonl, line 2")
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
     done = aplc("predict", trained, bad, "--out", tmp_path / "tags.jsonl", "--on-bad-row", "skip")
-    assert "tagged 1 documents" in ok(done)
+    assert "tagged 1 document" in ok(done)
     assert (tmp_path / "tags.jsonl.rejects.jsonl").is_file()
     fails(aplc("predict", trained, bad, "--out", tmp_path), "is a folder")  # and not the row, which it never read
 
@@ -105,7 +105,7 @@ def test_dash_is_standard_output_and_messages_go_elsewhere(trained, corpus, tmp_
     done = aplc("predict", trained, "-", "--out", "-", "--on-bad-row", "skip", stdin=texts)
     (row,) = map(json.loads, ok(done).splitlines())
     assert row["id"] == "x"
-    assert "tagged 1 documents\n" in done.stderr
+    assert "tagged 1 document\n" in done.stderr
     assert "see rejects.jsonl" in done.stderr
     done = aplc("evaluate", trained, corpus, "--json", "-")
     assert json.loads(ok(done))["scores"] is None

@@ -14,7 +14,6 @@ from dataclasses import replace
 from aplc.data.checks import count, named, shorten
 from aplc.data.formats import Document
 from aplc.data.vocabulary import Vocabulary, folded
-from aplc.errors import CorpusError
 
 
 class ByName:
@@ -72,13 +71,13 @@ class ByName:
         return said
 
 
-def refuse_strangers(vocabulary: Vocabulary, labels: Collection[str]) -> None:
-    """Stop where documents and vocabulary have nothing in common: every subject would become two labels."""
+def strangers(vocabulary: Vocabulary, labels: Collection[str]) -> list[str]:
+    """A warning where documents and vocabulary have nothing in common: every subject may become two labels."""
     if not labels or any(label in vocabulary.entries for label in labels):
-        return
+        return []
     (label, *_), (entry, *_) = labels, vocabulary.entries.values()
-    raise CorpusError(
-        f"{vocabulary.file}: none of the documents' labels, such as {shorten(label)!r}, is a label or a name in it; "
-        f"its first is {shorten(vocabulary.shown(entry.label))!r}. Is it the right file, --labels-column, "
-        "--label-separator or --language? If all of its labels are new ones, add entries for some of the documents' own"
-    )
+    return [
+        f"warning: {vocabulary.file}: none of the documents' labels, such as {shorten(label)!r}, is a label or a name "
+        f"in it; its first is {shorten(vocabulary.shown(entry.label))!r}. Is it the right file, --labels-column, "
+        "--label-separator or --language? Fine if all of its labels are new ones"
+    ]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from aplc.config import DataConfig, TextsConfig
 from aplc.console import Screen
-from aplc.data.by_name import ByName, refuse_strangers
+from aplc.data.by_name import ByName, strangers
 from aplc.data.cache import VERSION, DocumentCache, Encode
 from aplc.data.checks import PartCheck, count, label_warnings, named, shorten
 from aplc.data.corpus import Corpus, Part
@@ -241,10 +241,9 @@ class _Count:
 
 
 def say_names(source: Source, labels: Collection[str], screen: Screen) -> None:
-    """Once documents with these labels were read: which were names. Stop where the vocabulary knows none of them."""
+    """Once documents with these labels were read: which were names, or that the vocabulary knows none of them."""
     if source.by_name:
-        refuse_strangers(source.by_name.vocabulary, labels)
-        for line in source.by_name.describe():
+        for line in [*strangers(source.by_name.vocabulary, labels), *source.by_name.describe()]:
             screen.say(line)
 
 
