@@ -201,7 +201,7 @@ def assert_resumed_equals_uninterrupted(run, folder, stop_at):
 
 
 def with_both_parts(trained):
-    """A model of words and a network, with a blend in which both count: of a small corpus, the words know all."""
+    """A words model and a network, with a blend in which both count: of a small corpus, the words know all."""
     import numpy as np  # as torch, after conftest.py
 
     from aplc.models.blend import Blend
