@@ -3,7 +3,7 @@ labels that occur together.
 
     python bench/synthetic.py OUT --documents 490449 --labels 670091 --words-each 247       # the size of Amazon-670k
 
-Writes OUT/train.jsonl and OUT/test.jsonl (a hundredth of the documents, at most 2,000). Every label occurs in the
+Writes OUT/train.jsonl and OUT/test.jsonl (a tenth of the documents, at most 2,000). Every label occurs in the
 training part: document i carries its share of all labels, which are neighbours in a group, beside those drawn.
 
 A label has `OWN` words that tell of it, a group of labels shares others; both are drawn from the same vocabulary as all
@@ -35,8 +35,9 @@ def rows(
     extra = max(0.0, labels_each - (covered or 1.0))
     for start in range(0, n, BLOCK):
         size = min(BLOCK, n - start)
-        first_B = ((start + np.arange(size)) * covered).astype(np.int64) % n_labels
-        last_B = np.maximum(((start + 1 + np.arange(size)) * covered).astype(np.int64), first_B + 1)
+        edges = ((start + np.arange(size + 1)) * covered).astype(np.int64)
+        first_B = edges[:-1] % n_labels
+        last_B = first_B + np.diff(edges)
         if not cover:
             first_B = _zipf(rng, size, n_labels)
             last_B = first_B + 1
@@ -67,7 +68,7 @@ def _zipf(rng: np.random.Generator, n: int, n_labels: int) -> np.ndarray:
 
 def write(out: Path, documents: int, labels: int, *, labels_each: float = 5, words_each: int = 60) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    parts = {"train": (documents, True), "test": (max(1, min(2_000, documents // 100)), False)}
+    parts = {"train": (documents, True), "test": (max(1, min(2_000, documents // 10)), False)}
     for seed, (part, (n, cover)) in enumerate(parts.items()):
         with (out / f"{part}.jsonl").open("w", encoding="utf-8") as stream:
             for row in rows(n, labels, labels_each=labels_each, words_each=words_each, cover=cover, seed=seed):

@@ -13,7 +13,7 @@ from scipy import sparse
 from aplc import native
 from aplc.config import Config, WordsConfig
 from aplc.console import Screen
-from aplc.data.cache import DocumentCache, Encode
+from aplc.data.cache import DocumentCache
 from aplc.data.labels import LabelSet
 from aplc.data.source import TrainingData
 from aplc.data.vocabulary import Vocabulary
@@ -44,8 +44,7 @@ READ_AT_ONCE = 4_096
 def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks | None = None) -> WordsModel:
     """The words model of the training documents. `blocks` keeps what is finished; under torchrun it must be given."""
     runs = data.n_characters < SHORT * data.n_documents if config.words.runs == "auto" else config.words.runs == "on"
-    name = f"words {VERSION}" + (" with runs" if runs else "")
-    cache = _encoded(data, partial(entries_of, runs=runs), ENTRY, name, screen)
+    names, cache, of_names = _read_texts(data, config, screen, runs=runs)
     n_labels, n_seen = len(data.labels), data.labels.n_seen
     features = WordFeatures.choose(count_documents(cache, data.train_rows), len(data.train_rows))
     if not len(features.bucket):
@@ -66,7 +65,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     native.tell(screen, "SciPy multiplies sparse matrices, which takes several times as long")
     learned = n_left_out(len(rows), direct=direct)
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
-    names, mentions_NL = _mentions(data, rows, config, screen)
+    mentions_NL = _mentions(of_names, rows, n_labels)
     ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
     if not ridge:
         with screen.bar("choosing the penalty"):
@@ -107,12 +106,26 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
 
 
-def _encoded(data: TrainingData, encode: Encode, dtype: np.dtype, name: str, screen: Screen) -> DocumentCache:
-    """The training documents through `encode`; the first process does the work."""
-    with world().main_first():
-        return data.source.encoded(
-            "train", encode, dtype, data.labels, name=name, screen=screen, total=data.n_documents
-        )
+def _read_texts(
+    data: TrainingData, config: Config, screen: Screen, *, runs: bool
+) -> tuple[Names, DocumentCache, DocumentCache | None]:
+    """Labels' names, the training documents as words, and as mentions of names if these count.
+
+    Of two processes, each begins with one of them; who comes second to one waits until it is there.
+    """
+    called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
+    names = Names.of(called)
+    read = partial(data.source.encoded, "train", labels=data.labels, screen=screen, total=data.n_documents)
+    words = partial(
+        read, partial(entries_of, runs=runs), ENTRY, name=f"words {VERSION}" + (" with runs" if runs else "")
+    )
+    if not called:
+        return names, words(), None
+    encode = partial(names.entries_of, n_labels=len(data.labels))
+    mentions = partial(read, encode, MENTION, name=f"mentions {NAMES_VERSION} {digest(called)}")
+    if world().local_rank % 2:
+        mentions()
+    return names, words(), mentions()
 
 
 def names_of(labels: LabelSet, vocabulary: Vocabulary | None) -> list[tuple[str, ...]]:
@@ -122,20 +135,13 @@ def names_of(labels: LabelSet, vocabulary: Vocabulary | None) -> list[tuple[str,
     return [((entry.name or label, *entry.names) if entry else (label,)) for label, entry in called]
 
 
-def _mentions(
-    data: TrainingData, rows: NDArray[np.int64], config: Config, screen: Screen
-) -> tuple[Names, sparse.csr_array]:
-    """Labels' names, and log(1 + place) of the labels that these documents mention, (N, L)."""
-    n_labels = len(data.labels)
-    called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
-    names = Names.of(called)
-    if not called:
-        return names, sparse.csr_array((len(rows), n_labels), dtype=np.float32)
-    encode = partial(names.entries_of, n_labels=n_labels)
-    cache = _encoded(data, encode, MENTION, f"mentions {NAMES_VERSION} {digest(called)}", screen)
+def _mentions(cache: DocumentCache | None, rows: NDArray[np.int64], n_labels: int) -> sparse.csr_array:
+    """log(1 + place) of the labels that these documents mention by name, (N, L)."""
+    if cache is None:
+        return sparse.csr_array((len(rows), n_labels), dtype=np.float32)
     found = [cache.document(int(i))[0] for i in rows]
     joined, ends = np.concatenate(found), np.cumsum([0, *map(len, found)])
-    return names, sparse.csr_array((joined["place"], joined["label"], ends), shape=(len(rows), n_labels))
+    return sparse.csr_array((joined["place"], joined["label"], ends), shape=(len(rows), n_labels))
 
 
 def learn_names(
