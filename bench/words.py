@@ -1,6 +1,6 @@
 """Words models against the number of labels and documents, beside PECOS' XR-Linear and omikuji's Parabel.
 
-    python bench/words.py --out DIR                                            # 1,000 to 100,000 labels, a quarter of an hour
+    python bench/words.py --out DIR                                            # 1,000 to 100,000 labels, 16 minutes
     python bench/words.py --out DIR --sizes 1000x10000 670091x490449 --words-each 247
 
 Every size is labels x documents of a synthetic corpus (`bench/synthetic.py`); all three get the same texts, the peers
