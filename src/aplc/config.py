@@ -39,7 +39,7 @@ class TextsConfig:
     validation: float = 0.05
     """Share of the training documents held out to choose the best epoch, where the corpus has no dev part."""
     validation_limit: int = 2_000
-    """At most this many held-out documents: more improve the estimate little and take time."""
+    """At most this many held-out documents, of a dev part too: more improve the estimate little and take time."""
 
     def __post_init__(self) -> None:
         check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")

@@ -168,12 +168,10 @@ class TrainingData:
 
     def held_out(self) -> Iterator[Document]:
         """The held-out documents, read again."""
-        if self.source.dev:
-            yield from self.source.dev()
-            return
+        part = self.source.dev or self.source.train
         wanted = set(self.valid_rows.tolist())
         if wanted:
-            yield from (document for i, document in enumerate(self.source.train()) if i in wanted)
+            yield from (document for i, document in enumerate(part()) if i in wanted)
 
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
@@ -206,7 +204,9 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
         )
     train_rows, valid_rows = split_rows(source, train.check.documents, config, seed, partial=train.partial)
     if source.dev:
-        screen.say(f"validation: the corpus' dev part, {count(len(valid_rows), 'document')}")
+        limited = f" of it (data.validation_limit = {config.validation_limit:,})"
+        whole = len(valid_rows) < config.validation_limit
+        screen.say(f"validation: the corpus' dev part, {count(len(valid_rows), 'document')}{'' if whole else limited}")
     elif len(valid_rows):
         screen.say(f"validation: {count(len(valid_rows), 'document')} held out (data.validation = {config.validation})")
     else:
@@ -297,7 +297,8 @@ def split_rows(
     Documents that are only partly reviewed (`partial`) can teach, but not judge: they are never held out.
     """
     if source.dev:
-        return np.arange(n_documents), np.arange(sum(1 for _ in source.dev()))
+        n = sum(1 for _ in source.dev())
+        return np.arange(n_documents), _drawn(n, min(n, config.validation_limit), seed)[1]
     if not partial:
         return hold_out(n_documents, config, seed)
     whole = np.setdiff1d(np.arange(n_documents), partial)
@@ -307,6 +308,10 @@ def split_rows(
 
 def hold_out(n: int, config: TextsConfig, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(training rows, held-out rows) of n, both in rising order."""
-    size = min(int(n * config.validation), config.validation_limit)
+    return _drawn(n, min(int(n * config.validation), config.validation_limit), seed)
+
+
+def _drawn(n: int, size: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(the others, `size` numbers drawn of n), both in rising order."""
     shuffled = np.random.default_rng([seed, 0x5EED]).permutation(n)
     return np.sort(shuffled[size:]), np.sort(shuffled[:size])

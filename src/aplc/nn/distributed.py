@@ -9,6 +9,7 @@ The price of sharing out each batch instead of the corpus: every rank collates t
 """
 
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from aplc.nn.device import Choice, choose_device
 
 T = TypeVar("T")
 
+_claims = itertools.count()  # every rank claims the same things in the same order
+
 BUCKET = 1 << 25
 """Bytes of gradients reduced at a time: few messages, little extra memory."""
 RANK_TIMEOUT = timedelta(hours=12)
@@ -38,6 +41,8 @@ class World:
     rank: int = 0
     size: int = 1
     local_rank: int = 0
+    store: Any = None
+    """torch.distributed's, where there are several processes."""
 
     @property
     def is_main(self) -> bool:
@@ -47,6 +52,15 @@ class World:
         """This rank's part of `items`, every size-th one. All ranks get equally many: the last item fills up."""
         rounds = -(-len(items) // self.size)
         return [items[min(i * self.size + self.rank, len(items) - 1)] for i in range(rounds)]
+
+    def claim(self, items: Sequence[T]) -> Iterator[T]:
+        """Those of `items` that this rank comes to first: who is faster gets more. Each goes to one rank."""
+        if self.size == 1:
+            yield from items
+            return
+        name = f"claims-{next(_claims)}"
+        while (place := self.store.add(name, 1)) <= len(items):
+            yield items[place - 1]
 
     def gather(self, item: T) -> list[T]:
         """Every rank's item, on every rank."""
@@ -162,7 +176,7 @@ def launched() -> Iterator[World]:
     store, rank, size = next(rendezvous("env://"))
     store = dist.PrefixStore(f"attempt-{restarts()}", store)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=RANK_TIMEOUT)
-    _world = World(dist.get_rank(), dist.get_world_size(), local_rank)
+    _world = World(dist.get_rank(), dist.get_world_size(), local_rank, store)
     set_rank(_world.rank)
     try:
         yield _world

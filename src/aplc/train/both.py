@@ -6,7 +6,6 @@ alone. `--resume` finds the words there and goes on with the network's newest ch
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +36,6 @@ from aplc.words.blocks import FOLDER, Blocks
 from aplc.words.fit import fit_words
 from aplc.words.index import best_columns
 from aplc.words.model import Floats, WordsModel
-
-LEARN_FROM = 10_000
-"""Held-out documents that the blend is learned from, at most."""
 
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
@@ -99,8 +95,8 @@ def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> t
     if not len(data.valid_rows):
         return Blend.of_words_alone(model.n_labels), "words alone; no documents were held out to learn more from"
     parts, seen = [], 0
-    with screen.bar("blending", min(LEARN_FROM, len(data.valid_rows))) as advance:
-        for block in blocks(islice(data.held_out(), LEARN_FROM), DOCUMENTS_AT_ONCE):
+    with screen.bar("blending", len(data.valid_rows)) as advance:
+        for block in blocks(data.held_out(), DOCUMENTS_AT_ONCE):
             texts = [document.text for document in block]
             truth = [trained.labels.encode(document.labels) for document in block]
             for members in by_length([len(text) for text in texts], model.batch_size):

@@ -34,8 +34,7 @@ def train(
     if world().size > 1:
         require(config.model.kind, "distribute")
     with RunFolder.open(out, resume=resume, reads=source.files) as folder, _saying_what_is_lost(folder, screen):
-        with world().main_first():
-            data = read_training_data(source, config.data, config.train.seed, screen)
+        data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
         training.fit(data, config, folder, screen)
         return _calibrated(load_tagger(out), data, out, screen)

@@ -52,8 +52,8 @@ RARE = 50
 """Labels of at most so many documents are solved for among their neighbours."""
 PANEL = 128
 """Columns that product.c takes at a time; a few more cost nearly as much again."""
-INVERSE_BYTES = 8
-"""Memory for each element of the matrix: itself and its factor, then that and the inverse."""
+INVERSE_BYTES = 7
+"""Memory for each element of the matrix: itself, and three quarters as much for products (`inverse.py`)."""
 EXACT = 1e-4
 """Residual of the equations whose answer all rare labels share."""
 
@@ -106,23 +106,22 @@ def solve(
     count_L = np.diff(y_LN.indptr)
     mean_L = (count_L / n_documents).astype(np.float32)
     parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=-1 if size == n_documents else RARE)
-    mine, curves = shared_out(len(parts)), Curves(len(learn_from), mentions_ML)
+    left = world().gather([number for number in range(len(parts)) if not blocks.has(number)])[0]
+    curves = Curves(len(learn_from), mentions_ML)
     system: Direct | Conjugate | None = None
     solvers: dict[bool, Solver] = {}
-    if reviewed or any(world().gather(not all(map(blocks.has, mine)))):  # all processes, or none: they work together
+    if reviewed or left:
         system, solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
-    with screen.bar("solving", n_labels, unit="labels") as advance:
-        for number in mine:
+    done = n_labels - sum(parts[number][1] - parts[number][0] for number in left)
+    with screen.bar("solving", n_labels, unit="labels", done=done) as advance:
+        for number in world().claim(left):
             part = slice(*parts[number])
-            if blocks.has(number):
-                curves.take(blocks.load(number).candidates)
-            else:
-                weight_CV, score_MC, n_MC = solvers[is_rare[number]](y_LN[part], mean_L[part])
-                hit_MC = y_LN[part][:, learn_from].toarray().T > 0
-                blocks.save(number, Finished(weight_CV, curves.add(part.start, score_MC, hit_MC, n_MC)))
+            weight_CV, score_MC, n_MC = solvers[is_rare[number]](y_LN[part], mean_L[part])
+            hit_MC = y_LN[part][:, learn_from].toarray().T > 0
+            blocks.save(number, Finished(weight_CV, curves.add(part.start, score_MC, hit_MC, n_MC)))
             advance(world().size * (part.stop - part.start))
     world().barrier()
-    if world().size > 1:
+    if world().size > 1 or len(left) < len(parts):
         curves = Curves(len(learn_from), mentions_ML)
         for number in range(len(parts)):
             curves.take(blocks.load(number).candidates)
