@@ -11,7 +11,7 @@ import torch
 
 from aplc.config import Config
 from aplc.data.corpus import Corpus
-from aplc.data.source import Source, hold_out
+from aplc.data.source import Source, hold_out, read_training_data
 from aplc.errors import RunError
 from aplc.evaluate.run import evaluate
 from aplc.models.network import TaggingModel
@@ -52,6 +52,21 @@ def test_held_out_rows_take_no_part_in_training():
     assert sorted([*train_rows, *valid_rows]) == list(range(1000))
     assert hold_out(1000, data, seed=0)[1].tolist() == valid_rows.tolist() != hold_out(1000, data, seed=1)[1].tolist()
     assert len(hold_out(2, data, seed=0)[1]) == 0
+
+
+def test_a_large_dev_part_is_held_out_up_to_the_limit(tmp_path):
+    """A random part of it, the same for the tokens that a network reads and for the texts."""
+    texts, screen = [f"text {i}" for i in range(40)], Recorder()
+    for part in ("train", "dev", "test"):
+        rows = [json.dumps({"text": text, "labels": ["a"]}) for text in texts]
+        (tmp_path / f"{part}.jsonl").write_text("\n".join(rows))
+    data = Config().with_settings(["data.validation_limit=10"]).data
+    held_out = read_training_data(Source.from_corpus(Corpus.open(tmp_path)), data, 0, screen)
+    assert len(held_out.train_rows) == 40
+    assert len(held_out.valid_rows) == 10
+    assert held_out.valid_rows.tolist() != list(range(10))
+    assert [document.text for document in held_out.held_out()] == [texts[i] for i in held_out.valid_rows]
+    assert "10 documents of it (data.validation_limit = 10)" in screen.text
 
 
 def test_same_seed_same_weights(corpus, tmp_path):
