@@ -31,6 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from peer import networks
 from peer.answers import DEPTH, Features, Steps, best, blocks, padded, spans, sparse_top
 
+MANY = 400_000
+"""Documents from which on omikuji trains its trees one after the other: at once they need more memory."""
+
 
 def prior(data: Features, model: Path) -> Steps:
     """The same labels for every document: the most frequent ones."""
@@ -176,7 +179,7 @@ PEERS: dict[str, Callable[[Features, Path], Steps]] = {
     "baseline-knn": knn,
     "pecos-xlinear": lambda data, model: pecos(data, model, tree=True),
     "pecos-xlinear-flat": lambda data, model: pecos(data, model, tree=False),
-    "omikuji-parabel": omikuji,
+    "omikuji-parabel": lambda data, model: omikuji(data, model, train_trees_1_by_1=data.x.shape[0] > MANY),
     "omikuji-bonsai": lambda data, model: omikuji(data, model, cluster_balanced=False, cluster_k=100, max_depth=3),
     "omikuji-attnxml-tree": lambda data, model: omikuji(
         data, model, cluster_balanced=False, cluster_k=2, collapse_every_n_layers=5
