@@ -26,6 +26,7 @@ from aplc.console import Screen
 from aplc.data.batches import by_length
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source, read_training_data
+from aplc.files import digest
 from aplc.words.index import best_columns, rising
 from aplc.words.ridge import leave_one_out
 from blending import SHOWN, Bench
@@ -111,7 +112,7 @@ def main() -> None:
     data = read_training_data(
         Source.from_corpus(Corpus.open(args.corpus)), Config().with_settings(settings).data, 0, Screen()
     )
-    kept = args.out / "states.npy"
+    kept = args.out / f"states-{digest(data.source.key, args.encoder)}.npy"
     if not kept.is_file():
         args.out.mkdir(parents=True, exist_ok=True)
         np.save(kept, states_of([document.text for document in data.source.train()], args.encoder).numpy())

@@ -66,7 +66,7 @@ def test_a_large_dev_part_is_held_out_up_to_the_limit(tmp_path):
     assert len(held_out.valid_rows) == 10
     assert held_out.valid_rows.tolist() != list(range(10))
     assert [document.text for document in held_out.held_out()] == [texts[i] for i in held_out.valid_rows]
-    assert "10 documents of it (data.validation_limit = 10)" in screen.text
+    assert "10 documents of the corpus' dev part (data.validation_limit = 10)" in screen.text
 
 
 def test_same_seed_same_weights(corpus, tmp_path):

@@ -171,7 +171,7 @@ def test_a_fit_goes_on_from_any_block_with_the_same_result(corpus, tmp_path, mon
         monkeypatch.setattr(Blocks, "save", stop)
         with pytest.raises(KeyboardInterrupt):
             fit(Blocks(folder, begin=lambda begun=begun: begun.append(1)))
-        assert len(begun) == (number > 0)
+        assert begun == [1]
         monkeypatch.setattr(Blocks, "save", save)
         assert [array.tobytes() for array in fit(Blocks(folder))] == [array.tobytes() for array in whole]
     monkeypatch.setattr(ridge, "_solvers", None)  # all blocks are there: nothing is solved

@@ -204,9 +204,9 @@ def read_training_data(source: Source, config: DataConfig, seed: int, screen: Sc
         )
     train_rows, valid_rows = split_rows(source, train.check.documents, config, seed, partial=train.partial)
     if source.dev:
-        limited = f" of it (data.validation_limit = {config.validation_limit:,})"
-        whole = len(valid_rows) < config.validation_limit
-        screen.say(f"validation: the corpus' dev part, {count(len(valid_rows), 'document')}{'' if whole else limited}")
+        limit = config.validation_limit
+        limited = f" (data.validation_limit = {limit:,})" if len(valid_rows) == limit else ""
+        screen.say(f"validation: {count(len(valid_rows), 'document')} of the corpus' dev part{limited}")
     elif len(valid_rows):
         screen.say(f"validation: {count(len(valid_rows), 'document')} held out (data.validation = {config.validation})")
     else:

@@ -80,7 +80,7 @@ def prepare(source: Source, config: PretrainConfig, screen: Screen) -> Pretraini
     held_out = None
     if len(fitting):
         held_out = segments(valid, valid_rows, min(config.train.batch_size, len(fitting)))
-        part = "the corpus' dev part" if source.dev else f"held out (data.validation = {config.data.validation})"
+        part = "of the corpus' dev part" if source.dev else f"held out (data.validation = {config.data.validation})"
         screen.say(f"validation: {len(valid_rows):,} documents, {held_out.n_tokens:,} tokens, {part}")
     else:
         screen.say("validation: none, what is held out is shorter than a segment; the last state is kept")

@@ -31,7 +31,8 @@ class Finished(NamedTuple):
 
 
 class Blocks:
-    """The blocks of one fit, in a folder of their own; without one, in memory. `begin` is called before the first."""
+    """The blocks of one fit, in a folder of their own; without one, in memory. Every process calls `begin` before the
+    first: whoever finishes one, the run's folder then says what it is a part of."""
 
     def __init__(self, folder: Path | None = None, begin: Callable[[], None] = lambda: None) -> None:
         self.folder, self.begin, self.held = folder, begin, dict[int, Finished]()
@@ -40,8 +41,6 @@ class Blocks:
         if self.folder is None:
             self.held[number] = block
             return
-        if not self.folder.is_dir():
-            self.begin()
         weight_CV, found = block
         with atomic_path(self._file(number), by_every_process=True) as temporary, temporary.open("wb") as out:
             np.savez(

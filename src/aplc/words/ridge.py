@@ -52,8 +52,8 @@ RARE = 50
 """Labels of at most so many documents are solved for among their neighbours."""
 PANEL = 128
 """Columns that product.c takes at a time; a few more cost nearly as much again."""
-INVERSE_BYTES = 7
-"""Memory for each element of the matrix: itself, and three quarters as much for products (`inverse.py`)."""
+INVERSE_BYTES = 8
+"""Memory for each element of the matrix: itself and its factor, then that and the inverse."""
 EXACT = 1e-4
 """Residual of the equations whose answer all rare labels share."""
 
@@ -112,6 +112,8 @@ def solve(
     solvers: dict[bool, Solver] = {}
     if reviewed or left:
         system, solvers = _solvers(x_NV, learn_from, size, ridge, prune, screen)
+    if left:
+        blocks.begin()
     done = n_labels - sum(parts[number][1] - parts[number][0] for number in left)
     with screen.bar("solving", n_labels, unit="labels", done=done) as advance:
         for number in world().claim(left):

@@ -16,9 +16,6 @@ from torch import Tensor
 
 from aplc import native
 from aplc.errors import RunError
-from aplc.nn.distributed import world
-from aplc.words.blocks import shared_out
-from aplc.words.inverse import invert
 from aplc.words.matrices import by_columns, count_of, parts_of, squares, stacked
 
 TOLERANCE, MOST_ITERATIONS = 0.1, 100
@@ -200,18 +197,17 @@ def large(weight_VC: Floats, least: float) -> sparse.csr_array:
 
 
 def _inverse(x_SR: sparse.csr_array, x_RS: sparse.csr_array, diagonal: float) -> Tensor:
-    """(X X' + diagonal I)^-1, (S, S); the product in blocks, because as a sparse matrix it is larger.
-
-    Processes share out the work.
-    """
+    """(X X' + diagonal I)^-1, (S, S); the product in blocks, because as a sparse matrix it is larger."""
     size = x_SR.shape[0]
-    made = torch.zeros(size, size)
-    for start in ROWS_AT_ONCE * shared_out(-(-size // ROWS_AT_ONCE)):
-        rows = slice(start, start + ROWS_AT_ONCE)
-        made[rows] = torch.from_numpy(cross(x_SR[rows], x_RS))
-    world().sum(made).diagonal().add_(diagonal)
-    invert(made)
-    return made
+    gram = torch.empty(size, size)
+    for start in range(0, size, ROWS_AT_ONCE):
+        gram[start : start + ROWS_AT_ONCE] = torch.from_numpy(cross(x_SR[start : start + ROWS_AT_ONCE], x_RS))
+    gram.diagonal().add_(diagonal)
+    factor, failed = torch.linalg.cholesky_ex(gram)
+    del gram  # twice its memory is enough
+    if failed:
+        raise RunError("words.ridge is too small for these documents; try --set words.ridge=0.1")
+    return torch.cholesky_inverse(factor).T.contiguous()  # symmetric, and by columns: this copies nothing
 
 
 def _columns(x: sparse.csr_array, column: NDArray[np.int64], count: NDArray[np.int64]) -> sparse.csr_array:
