@@ -392,15 +392,16 @@ def neighbourhood(rare: np.ndarray, own: Sequence[int], most: int, reach: float 
 
 def local_answer(
     frequent: np.ndarray, rare: np.ndarray, own: Sequence[int], near: Sequence[int], ridge: float
-) -> np.ndarray:
-    """a of (X_F X_F' + diag(|x_R|^2 + r) + the rest of X_R X_R' among neighbours) a = y."""
-    n = len(rare)
-    matrix = frequent @ frequent.T + np.diag((rare**2).sum(1) + ridge)
-    for i in near:
-        for j in near:
-            if i != j:
-                matrix[i, j] += rare[i] @ rare[j]
-    return np.linalg.solve(matrix, np.isin(np.arange(n), own).astype(float))
+) -> tuple[np.ndarray, np.ndarray]:
+    """a of all documents and the weights of F: (X_F X_F' + diag(|x_R|^2 + r)) a = y, which gives the weights; then
+    (X_R X_R' + r I) c = -(X_R X_R' without its diagonal) a among neighbours, and a + c."""
+    near, y = list(near), np.isin(np.arange(len(rare)), own).astype(float)
+    a = np.linalg.solve(frequent @ frequent.T + np.diag((rare**2).sum(1) + ridge), y)
+    weight = frequent.T @ a
+    meets = rare[near] @ rare[near].T
+    others = meets - np.diag(np.diagonal(meets))
+    a[near] -= np.linalg.solve(meets + ridge * np.eye(len(near)), others @ a[near])
+    return a, weight
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -11,10 +11,9 @@ DECLARE(sweep, Sweep)
 DECLARE(product, Product)
 DECLARE(cross, Cross)
 DECLARE(choose, Choice)
-DECLARE(gather, Neighbourhoods)
-DECLARE(spread, Neighbourhoods)
-DECLARE(meet, Neighbourhoods)
+DECLARE(spread, Spread)
 DECLARE(collect, Weights)
+DECLARE(settle, Settle)
 DECLARE(logits, Logits)
 DECLARE(best, Best)
 #define CALL(name, struct) (failed |= NAMED(name, VARIANT)(&(struct), NULL, 1))
@@ -74,18 +73,20 @@ int main(void) {
     Choice choice = {x, by_word, ROWS, own.n_entries, 20, 100, own.start, own.column, may, place, document, count};
     CALL(choose, choice);
     for (int i = 0; i < ROWS; i++) printf("chosen %d %d\n", (int)count[i], (int)document[place[i] + count[i] - 1]);
-    Neighbourhoods near = {x, ROWS, own.n_entries, own.start, own.column, numbers(own.n_entries), out};
-    CALL(gather, near), print("gather", out, ROWS * WORDS);
-    CALL(meet, near), print("meet", out, own.n_entries);
-    near.in = numbers(ROWS * WORDS);
-    CALL(spread, near), print("spread", out, own.n_entries);
-    int64_t out_start[ROWS + 1] = {0};
-    Weights weights = {own, x, numbers(ROWS), numbers(WORDS), 0.02f, 0, out_start, NULL, NULL};
-    CALL(collect, weights);
-    for (int i = 0; i < ROWS; i++) out_start[i + 1] += out_start[i];
+    Spread spread = {x, ROWS, own.n_entries, own.start, own.column, numbers(ROWS * WORDS), out};
+    CALL(spread, spread), print("spread", out, own.n_entries);
     int32_t word[ROWS * WORDS];
-    weights.n_found = out_start[ROWS], weights.word = word, weights.weight = found;
-    CALL(collect, weights), print("collect", found, out_start[ROWS]);
+    for (int i = 0; i <= ROWS; i++) place[i] = i * WORDS;
+    Weights weights = {own, x, numbers(ROWS), numbers(WORDS), 0.02f, place, count, word, found};
+    CALL(collect, weights);
+    for (int i = 0; i < ROWS; i++) print("collect", found + place[i], count[i]);
+    float diagonal[LABELS], enough[ROWS], *a = numbers(own.n_entries);
+    uint8_t solved[ROWS];
+    for (int i = 0; i < LABELS; i++) diagonal[i] = 20;
+    for (int i = 0; i < ROWS; i++) enough[i] = 1e-6f;
+    Settle settle = {x, ROWS, own.n_entries, 100, own.start, own.column, diagonal, enough, a, solved};
+    CALL(settle, settle), print("settle", a, own.n_entries);
+    for (int i = 0; i < ROWS; i++) printf("solved %d\n", solved[i]);
 
     int16_t small[WORDS * EACH];
     for (int i = 0; i < WORDS * EACH; i++) small[i] = (int16_t)(i * 37 % 1000 - 500);

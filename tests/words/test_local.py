@@ -8,7 +8,7 @@ from aplc import native
 from aplc.console import Screen
 from aplc.words import local, ridge, systems
 from aplc.words.blocks import Blocks
-from aplc.words.local import Local, choose_slowly
+from aplc.words.local import Local, choose_slowly, settle_slowly
 from aplc.words.ridge import cuts, solve
 from aplc.words.systems import Conjugate, collect, cross
 from reference import local_answer, neighbourhood
@@ -16,6 +16,7 @@ from reference import local_answer, neighbourhood
 QUIET = Screen(quiet=True)
 N, V, F, RIDGE = 120, 300, 20, 0.6
 EVERYONE = np.ones(N, dtype=bool)
+NEEDS_COMPILED = pytest.mark.skipif(native.library() is None, reason="compiled code is not used: see aplc info")
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +57,7 @@ def test_neighbours_share_most_of_the_rarest_words(corpus, reach, monkeypatch):
         assert sorted(near.document[start:stop]) == sorted(neighbourhood(rare, own, 15, reach))
 
 
-@pytest.mark.skipif(native.library() is None, reason="compiled code is not used: see aplc info")
+@NEEDS_COMPILED
 def test_of_equal_neighbours_the_first_are_chosen():
     x = sparse.csr_array(np.ones((10, 1), dtype=np.float32))
     own = sparse.csr_array(np.eye(10, dtype=np.float32)[[4, 9]])
@@ -75,11 +76,51 @@ def test_answers_solve_the_equations_of_the_neighbourhood(corpus):
     for label in range(y.shape[0]):
         own = y.indices[y.indptr[label] : y.indptr[label + 1]]
         near = neighbourhood(rare, own, 15)
-        expected = local_answer(frequent, rare, own, near, RIDGE)
+        expected, weight = local_answer(frequent, rare, own, near, RIDGE)
         assert np.allclose(answer.a_CN[[label]].toarray()[0][near], expected[near], atol=1e-5)
-        assert np.allclose(answer.weight_CF[label][order], frequent.T @ expected, atol=1e-5)
+        assert np.allclose(answer.weight_CF[label][order], weight, atol=1e-5)
 
 
+@pytest.mark.usefixtures("few", "compiled_or_not")
+def test_own_parts_are_nearly_those_of_all_words_together(corpus):
+    x, y = corpus
+    system, frequent, rare = parts_of(x)
+    solver = Local(system)
+    found = solver.answer(y, EVERYONE, 1e-6, 100)
+    by_frequent = []
+    for label in range(y.shape[0]):
+        own = y.indices[y.indptr[label] : y.indptr[label + 1]]
+        near = neighbourhood(rare, own, 15)
+        matrix = frequent @ frequent.T + np.diag((rare**2).sum(1) + RIDGE)
+        by_frequent.append(np.linalg.inv(matrix)[np.ix_(own, own)].sum())
+        meets = rare[near] @ rare[near].T
+        matrix[np.ix_(near, near)] += meets - np.diag(np.diagonal(meets))
+        exact = np.linalg.inv(matrix)[np.ix_(own, own)].sum()
+        part = solver.own_part(y, found)[label]
+        assert part <= exact + 1e-5
+        assert exact - part < 0.2 * abs(exact - by_frequent[-1])
+    assert np.ptp(by_frequent) > 1
+
+
+@NEEDS_COMPILED
+@pytest.mark.usefixtures("few")
+def test_iterations_are_those_of_the_slow_twin(corpus):
+    """However early they end."""
+    x, y = corpus
+    system = parts_of(x)[0]
+    solver = Local(system)
+    near = solver.neighbourhoods(y, EVERYONE)
+    a = np.random.default_rng(0).normal(size=len(near.document)).astype(np.float32)
+    enough = np.linspace(0.01, 4, y.shape[0], dtype=np.float32)
+    for most in 0, 2, 50:
+        slow, slow_solved = settle_slowly(solver.x_NR, *near, solver.q_N, enough, a, most)
+        fast, fast_solved = native.settle(solver.x_NR, *near, solver.q_N, enough, a, most)
+        assert np.allclose(slow, fast, atol=1e-5)
+        assert slow_solved.tolist() == fast_solved.tolist()
+        assert slow_solved.all() == (most == 50)
+
+
+@pytest.mark.usefixtures("compiled_or_not")
 def test_too_few_iterations_are_no_answer(corpus):
     x, y = corpus
     system = parts_of(x)[0]
@@ -122,8 +163,8 @@ def test_weights_and_scores_are_those_of_the_equations(corpus):
                 continue
             shared = np.where(np.isin(np.arange(N), [*kept, *documents])[:, None], rare, 0)
             near = neighbourhood(shared, documents, 15)
-            a = local_answer(frequent, rare, documents, near, RIDGE)
-            from_frequent = frequent.T @ a - mean[label] * (frequent.T @ ones)
+            a, weight_F = local_answer(frequent, rare, documents, near, RIDGE)
+            from_frequent = weight_F - mean[label] * (frequent.T @ ones)
             touched = (rare[near] > 0).any(0)
             from_rare = np.where(touched, rare[near].T @ a[near] - mean[label] * (rare.T @ ones), 0)
             if documents is own:

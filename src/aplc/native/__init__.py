@@ -1,9 +1,9 @@
 """C code of ours for CPUs, compiled when the package is built, and checks of all that is passed to it.
 
 In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
-sparse products (`words/systems.py`), local.c that of a loop over rare labels (`words/local.py`), score.c that of
-SciPy's and NumPy's way to a document's best labels (`words/index.py`). Those are the reference, and are used for
-everything else: GPUs, other types, machines for which nothing was compiled.
+sparse products (`words/systems.py`), local.c and settle.c that of loops over rare labels (`words/local.py`), score.c
+that of SciPy's and NumPy's way to a document's best labels (`words/index.py`). Those are the reference, and are used
+for everything else: GPUs, other types, machines for which nothing was compiled.
 
 Wrong types and shapes are refused here, with ValueError; wrong indices by the C code, where it meets them.
 """
@@ -11,7 +11,7 @@ Wrong types and shapes are refused here, with ValueError; wrong indices by the C
 import ctypes
 from collections.abc import Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -151,8 +151,7 @@ def choose(
     _require(most >= 0 and reach >= 0, f"{most} neighbours among {reach} entries")
     rows, columns = _Matrix(x), _Matrix(by_word)
     own_start, ids = np.ascontiguousarray(own.indptr, np.int64), np.ascontiguousarray(own.indices, np.int32)
-    is_rising = len(own_start) == own.shape[0] + 1 and own_start[0] >= 0 and bool((np.diff(own_start) >= 0).all())
-    _require(is_rising and own_start[-1] <= len(ids), "the labels' documents are not where they should be")
+    _require(_is_rising(own), "the labels' documents are not where they should be")
     place = own_start + most * np.arange(len(own_start))
     document, count = np.empty(place[-1], dtype=np.int32), np.empty(own.shape[0], dtype=np.int64)
     allowed = _array("may", may, np.bool_, (own.shape[1],))
@@ -164,25 +163,42 @@ def choose(
     return start, document[np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])]
 
 
-def local(
-    what: Literal["gather", "spread", "meet"],
-    x: sparse.csr_array,
-    start: NDArray[np.int64],
-    document: NDArray[np.int32],
-    given: NDArray[np.float32],
+def spread(
+    x: sparse.csr_array, start: NDArray[np.int64], document: NDArray[np.int32], given: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """A product of local.c over the neighbourhoods that `start` and `document` say."""
-    rows, n_labels, n_columns = _Matrix(x), len(start) - 1, x.shape[1]
-    given = np.ascontiguousarray(given)
-    out = np.empty((n_labels, n_columns) if what == "gather" else document.shape, dtype=np.float32)
+    """Of the documents of neighbourhoods, that `start` and `document` say: rows of x times their label's row."""
+    rows, n_labels, out = _Matrix(x), len(start) - 1, np.empty(len(document), dtype=np.float32)
     places = (
         _array("start", start, np.int64, (max(n_labels, 0) + 1,)),
         _array("document", document, np.int32, (document.size,)),
-        _array("given", given, np.float32, (n_labels, n_columns) if what == "spread" else document.shape),
+        _array("given", given, np.float32, (n_labels, x.shape[1])),
     )
-    call = loader.Neighbourhoods(rows.struct, n_labels, len(document), *places, out.ctypes.data)
-    _run(what, call, threads(), f"{n_columns:,} sums of a thread")
+    _run("spread", loader.Spread(rows.struct, n_labels, len(document), *places, out.ctypes.data), threads())
     return out
+
+
+def settle(
+    x: sparse.csr_array,
+    start: NDArray[np.int64],
+    document: NDArray[np.int32],
+    diagonal: NDArray[np.float32],
+    enough: NDArray[np.float32],
+    a: NDArray[np.float32],
+    most: int,
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """a + c of settle.c for each document of the neighbourhoods, and whether a label's iterations sufficed."""
+    rows, n_labels = _Matrix(x), len(start) - 1
+    out, solved = np.array(a), np.zeros(max(n_labels, 0), dtype=np.bool_)
+    places = (
+        _array("start", start, np.int64, (max(n_labels, 0) + 1,)),
+        _array("document", document, np.int32, (document.size,)),
+        _array("diagonal", diagonal, np.float32, (x.shape[0],)),
+        _array("enough", enough, np.float32, (n_labels,)),
+        _array("a", out, np.float32, document.shape),
+    )
+    call = loader.Settle(rows.struct, n_labels, len(document), most, *places, solved.ctypes.data)
+    _run("settle", call, threads(), f"{x.shape[1]:,} words of a thread")
+    return out, solved
 
 
 def collect(
@@ -191,21 +207,33 @@ def collect(
     """own @ x, less the outer product of `share` and `less`, without what is smaller than `least`."""
     _require(own.shape[1] == x.shape[0], f"shapes {own.shape} and {x.shape} do not fit")
     of_label, rows, n_labels = _Matrix(own), _Matrix(x), own.shape[0]
+    _require(_is_rising(own) and _is_rising(x), "rows of a matrix are not where they should be")
+    _require(not own.nnz or 0 <= own.indices.min() <= own.indices.max() < x.shape[0], "no such document")
+    # Room for every word of a label's documents. Most of it is never touched, and so takes no memory.
+    entries = np.concatenate([[0], np.cumsum(np.diff(x.indptr)[own.indices], dtype=np.int64)])
+    place = entries[own.indptr]
+    word, weight = np.empty(place[-1], dtype=np.int32), np.empty(place[-1], dtype=np.float32)
+    count = np.zeros(n_labels, dtype=np.int64)
     taken = (
         _array("share", share, np.float32, (n_labels,)),
         _array("less", less, np.float32, (x.shape[1],)),
     )
-    out_start, word, weight = np.zeros(n_labels + 1, dtype=np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
-    for filling in False, True:
-        if filling:
-            out_start = np.cumsum(out_start)
-            word, weight = np.empty(out_start[-1], dtype=np.int32), np.empty(out_start[-1], dtype=np.float32)
-        found_places = (word.ctypes.data, weight.ctypes.data) if filling else (None, None)
-        call = loader.Weights(
-            of_label.struct, rows.struct, *taken, least, len(word), out_start.ctypes.data, *found_places
-        )
-        _run("collect", call, threads(), f"{x.shape[1]:,} sums of a thread")
-    return sparse.csr_array((weight, word, out_start), shape=(n_labels, x.shape[1]))
+    found = (array.ctypes.data for array in (place, count, word, weight))
+    _run("collect", loader.Weights(of_label.struct, rows.struct, *taken, least, *found), threads())
+    start = np.concatenate([[0], np.cumsum(count)])
+    kept = np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])
+    return sparse.csr_array((weight[kept], word[kept], start), shape=(n_labels, x.shape[1]))
+
+
+def _is_rising(x: sparse.csr_array) -> bool:
+    """Whether each row ends where the next begins, and the last within the entries."""
+    start = x.indptr
+    return (
+        len(start) == x.shape[0] + 1
+        and start[0] >= 0
+        and start[-1] <= len(x.indices)
+        and not (np.diff(start) < 0).any()
+    )
 
 
 def logits(

@@ -18,9 +18,9 @@ from typing import Any
 from aplc.errors import AplcError
 
 PATH = Path(__file__).with_name("_native.so")
-SOURCES = ["native.h", "variants.c", "threads.c", "sweep.c", "product.c", "local.c", "score.c"]
-KERNELS = ["sweep", "product", "cross", "choose", "gather", "spread", "meet", "collect", "logits", "best"]
-ABI = 1
+SOURCES = ["native.h", "variants.c", "threads.c", "sweep.c", "product.c", "local.c", "settle.c", "score.c"]
+KERNELS = ["sweep", "product", "cross", "choose", "spread", "collect", "settle", "logits", "best"]
+ABI = 2
 SWITCH = "APLC_NATIVE"
 NO_MEMORY, OUT_OF_RANGE = 1, 2
 
@@ -59,7 +59,7 @@ class Choice(ctypes.Structure):
     ]
 
 
-class Neighbourhoods(ctypes.Structure):
+class Spread(ctypes.Structure):
     _fields_ = [
         ("rows", Rows),
         *_fields(_Size, "n_labels", "n_documents"),
@@ -72,8 +72,15 @@ class Weights(ctypes.Structure):
         *_fields(Rows, "own", "rows"),
         *_fields(_Array, "share", "less"),
         ("least", _Float),
-        ("n_found", _Size),
-        *_fields(_Array, "out_start", "word", "weight"),
+        *_fields(_Array, "place", "count", "word", "weight"),
+    ]
+
+
+class Settle(ctypes.Structure):
+    _fields_ = [
+        ("rows", Rows),
+        *_fields(_Size, "n_labels", "n_documents", "most"),
+        *_fields(_Array, "start", "document", "diagonal", "enough", "out", "solved"),
     ]
 
 
@@ -92,7 +99,7 @@ class Best(ctypes.Structure):
 
 
 STRUCTS: list[type[ctypes.Structure]] = [
-    *(Rows, Sweep, Product, Cross, Choice, Neighbourhoods, Weights, Logits, Best),
+    *(Rows, Sweep, Product, Cross, Choice, Spread, Weights, Settle, Logits, Best),
 ]  # in the order of variants.c
 
 

@@ -1,5 +1,5 @@
 /* Rare labels' neighbourhoods: which documents they hold, and products with these documents' rows of a sparse matrix.
- * The twin is `SlowNeighbourhoods` in words/local.py.
+ * The twins are `choose_slowly` and `spread_slowly` in words/local.py and `collect` in words/systems.py.
  *
  * Labels are shared out among threads; each label is worked on by one, so that the number of threads changes no bit.
  */
@@ -160,110 +160,23 @@ KERNEL(choose)(const Choice *it, Team *team, int threads) {
     return work.queue.failure;
 }
 
-INLINE int documents(const Neighbourhoods *it, int64_t label, int64_t *first, int64_t *last) {
-    *first = it->start[label];
-    *last = it->start[label + 1];
-    return *first >= 0 && *last <= it->n_documents;
-}
-
-/* to += number times a document's row. */
-INLINE int add_row(const Rows *rows, int32_t document, float number, float *to) {
-    int64_t first, last;
-    if (!entries(rows, document, &first, &last)) return 0;
-    for (int64_t e = first; e < last; e++) {
-        int32_t column = rows->column[e];
-        if (!inside(column, rows->n_columns)) return 0;
-        to[column] += number * rows->value[e];
-    }
-    return 1;
-}
-
-/* out = a document's row times a dense one. */
-INLINE int times(const Rows *rows, int32_t document, const float *dense, float *out) {
-    int64_t first, last;
-    float sum = 0;
-    if (!entries(rows, document, &first, &last)) return 0;
-    for (int64_t e = first; e < last; e++) {
-        int32_t column = rows->column[e];
-        if (!inside(column, rows->n_columns)) return 0;
-        sum += rows->value[e] * dense[column];
-    }
-    *out = sum;
-    return 1;
-}
-
-static int gather_label(const void *given, int64_t label) {
-    const Neighbourhoods *it = given;
-    int64_t first, last, n_columns = it->rows.n_columns;
-    float *out = it->out + label * n_columns;
-    memset(out, 0, (size_t)n_columns * sizeof *out);
-    if (!documents(it, label, &first, &last)) return 0;
-    for (int64_t d = first; d < last; d++)
-        if (!add_row(&it->rows, it->document[d], it->in[d], out)) return 0;
-    return 1;
-}
-
-/* out[label] = sum of its documents' rows, times a number each. */
-KERNEL(gather)(const Neighbourhoods *it, Team *team, int threads) {
-    return each(it->n_labels, LABELS_AT_ONCE, gather_label, it, team, threads);
-}
-
 static int spread_label(const void *given, int64_t label) {
-    const Neighbourhoods *it = given;
-    int64_t first, last;
-    if (!documents(it, label, &first, &last)) return 0;
-    for (int64_t d = first; d < last; d++)
-        if (!times(&it->rows, it->document[d], it->in + label * it->rows.n_columns, it->out + d)) return 0;
+    const Spread *it = given;
+    int64_t n_columns = it->rows.n_columns, first, last;
+    const float *in = it->in + label * n_columns;
+    if (it->start[label] < 0 || it->start[label + 1] > it->n_documents) return 0;
+    for (int64_t d = it->start[label]; d < it->start[label + 1]; d++) {
+        if (!entries(&it->rows, it->document[d], &first, &last)) return 0;
+        for (int64_t e = first; e < last; e++)
+            if (!inside(it->rows.column[e], n_columns)) return 0;
+        it->out[d] = times(it->rows.column + first, it->rows.value + first, last - first, in);
+    }
     return 1;
 }
 
 /* out[document] = its row times in[label]. */
-KERNEL(spread)(const Neighbourhoods *it, Team *team, int threads) {
+KERNEL(spread)(const Spread *it, Team *team, int threads) {
     return each(it->n_labels, LABELS_AT_ONCE, spread_label, it, team, threads);
-}
-
-typedef struct {
-    const Neighbourhoods *it;
-    Queue queue;
-} MeetWork;
-
-/* `sum` is zero before and after. */
-static int meet_label(const Neighbourhoods *it, int64_t label, float *sum) {
-    int64_t first, last, start, stop;
-    if (!documents(it, label, &first, &last)) return 0;
-    for (int64_t d = first; d < last; d++)
-        if (!add_row(&it->rows, it->document[d], it->in[d], sum)) return 0;
-    for (int64_t d = first; d < last; d++)
-        if (!times(&it->rows, it->document[d], sum, it->out + d)) return 0;
-    for (int64_t d = first; d < last; d++) {
-        if (!entries(&it->rows, it->document[d], &start, &stop)) return 0;
-        for (int64_t e = start; e < stop; e++) {
-            int32_t column = it->rows.column[e];
-            if (!inside(column, it->rows.n_columns)) return 0;
-            sum[column] = 0;
-        }
-    }
-    return 1;
-}
-
-static void meet_some(void *given) {
-    MeetWork *work = given;
-    float *sum = calloc((size_t)work->it->rows.n_columns + 1, sizeof *sum);
-    if (!sum) {
-        work->queue.failure = NO_MEMORY;
-        return;
-    }
-    for (int64_t first, last; take(&work->queue, &first, &last);)
-        for (int64_t label = first; label < last; label++)
-            if (!meet_label(work->it, label, sum)) work->queue.failure = OUT_OF_RANGE;
-    free(sum);
-}
-
-/* out = X X' in for each label, X its documents' rows. */
-KERNEL(meet)(const Neighbourhoods *it, Team *team, int threads) {
-    MeetWork work = {it, {.end = it->n_labels, .step = LABELS_AT_ONCE}};
-    together(team, threads, meet_some, &work);
-    return work.queue.failure;
 }
 
 typedef struct {
@@ -278,7 +191,7 @@ typedef struct { /* a thread's own memory, one of each a word */
 } WeightsRoom;
 
 static int collect_label(const Weights *it, int64_t label, WeightsRoom *room) {
-    int64_t n = 0, kept = it->word ? it->out_start[label] : 0, first, last, start, stop;
+    int64_t n = 0, kept = it->place[label], first, last, start, stop;
     const Rows rows = it->rows; /* copies: for all the compiler knows, a char in `seen` may be a part of them */
     float *sum = room->sum;
     char *seen = room->seen;
@@ -290,7 +203,9 @@ static int collect_label(const Weights *it, int64_t label, WeightsRoom *room) {
         for (int64_t e = start; e < stop; e++) {
             int32_t w = rows.column[e];
             if (!inside(w, rows.n_columns)) return 0;
-            if (!seen[w]) seen[w] = 1, word[n++] = w;
+            word[n] = w; /* whether it stays is no branch: none could be foreseen */
+            n += !seen[w];
+            seen[w] = 1;
             sum[w] += number * rows.value[e];
         }
     }
@@ -299,13 +214,10 @@ static int collect_label(const Weights *it, int64_t label, WeightsRoom *room) {
         float weight = sum[w] - it->share[label] * it->less[w];
         sum[w] = 0, seen[w] = 0;
         if (!(weight >= it->least || weight <= -it->least)) continue;
-        if (it->word) {
-            if (!inside(kept, it->n_found)) return 0;
-            it->word[kept] = w, it->weight[kept] = weight;
-        }
-        kept++;
+        if (kept >= it->place[label + 1]) return 0;
+        it->word[kept] = w, it->weight[kept++] = weight;
     }
-    if (!it->word) it->out_start[label + 1] = kept;
+    it->count[label] = kept - it->place[label];
     return 1;
 }
 

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { ABI = 1 };
+enum { ABI = 2 };
 enum { DONE = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 }; /* OUT_OF_RANGE: an index points outside of what it is for */
 
 #define EXPORT __attribute__((visibility("default")))
@@ -69,19 +69,31 @@ typedef struct {
     int64_t n_labels, n_documents; /* n_documents: of all neighbourhoods */
     const int64_t *start; /* a label's documents are document[start[label]] to document[start[label + 1]] */
     const int32_t *document;
-    const float *in; /* a number a document, or a row of rows.n_columns a label */
-    float *out; /* the other of the two, or a number a document */
-} Neighbourhoods;
+    const float *in; /* a row of rows.n_columns a label */
+    float *out; /* a number a document */
+} Spread;
 
 typedef struct {
     Rows own, rows; /* labels x documents; documents x words */
     const float *share, *less; /* share[label] times less[word] is taken off a weight */
     float least; /* smaller weights are left out */
-    int64_t n_found; /* room in `word` and `weight` */
-    int64_t *out_start; /* if `word` is NULL, how many weights each label has is left behind it */
+    const int64_t *place; /* where a label's weights begin in `word` and `weight`, and the end: room for all its words */
+    int64_t *count; /* weights of each label */
     int32_t *word;
     float *weight;
 } Weights;
+
+/* settle.c */
+typedef struct {
+    Rows rows; /* documents x words */
+    int64_t n_labels, n_documents, most; /* n_documents: of all neighbourhoods; most: iterations */
+    const int64_t *start; /* as in Spread */
+    const int32_t *document;
+    const float *diagonal; /* q, a number a row */
+    const float *enough; /* the squared residual that a label may end with */
+    float *out; /* a, to which c is added, a number a document */
+    uint8_t *solved; /* 0: iterations did not suffice */
+} Settle;
 
 /* score.c */
 typedef struct {
@@ -156,5 +168,13 @@ INLINE int entries(const Rows *x, int64_t row, int64_t *first, int64_t *last) {
 }
 
 INLINE int inside(int64_t index, int64_t n) { return (uint64_t)index < (uint64_t)n; }
+
+/* The sum of value[i] dense[column[i]]. One sum would wait for itself, four don't. */
+INLINE float times(const int32_t *column, const float *value, int64_t n, const float *dense) {
+    float sum[4] = {0};
+    for (int64_t i = 0; i < n / 4 * 4; i++) sum[i % 4] += value[i] * dense[column[i]];
+    for (int64_t i = n / 4 * 4; i < n; i++) sum[0] += value[i] * dense[column[i]];
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
 
 #endif

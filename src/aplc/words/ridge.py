@@ -242,7 +242,7 @@ class _Among:
                     (np.ones(shape[0], dtype=np.float32), document_C, np.arange(shape[0] + 1)), shape=shape
                 )
                 everyone_N = np.ones_like(self.kept_N)
-                c_M[start : start + shape[0]] = (self._answer(own_CN, everyone_N).a_CN * own_CN).sum(axis=1)
+                c_M[start : start + shape[0]] = self.local.own_part(own_CN, self._answer(own_CN, everyone_N))
                 advance(world().size * shape[0])
         return np.sum(world().gather(c_M), axis=0)
 
@@ -275,7 +275,7 @@ class _Among:
             size_C[has_C] = np.diff(found.indptr)
             ends = np.concatenate([[0], np.cumsum(size_C)]).astype(found.indptr.dtype)
             return sparse.csr_array((found.data, found.indices, ends), shape=shape)
-        a_CN, weight_CF = self._answer(own_CN, self.kept_N)
+        a_CN, _, weight_CF = self._answer(own_CN, self.kept_N)
         frequent = large(weight_CF - np.outer(mean_C, self.ones_F), self.prune)
         others = collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)
         return self.system.in_order(sparse.hstack([frequent, others], "csr"))
