@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from aplc import native
-from aplc.words.systems import Conjugate, Product, collect
+from aplc.words.systems import Conjugate, Product
 
 NEIGHBOURS = 300
 """Documents of a neighbourhood beside the label's own."""
@@ -70,7 +70,7 @@ class Local:
     def __init__(self, system: Conjugate) -> None:
         self.x_NR, self.x_RN, self.s_NF = system.x_NR.x, system.x_RN.x, system.s_NF
         self.inverse_FF, self.root_N = system.inverse_FF, system.root_N1.numpy().ravel()
-        self.q_N, self.ridge = self.root_N**2, system.ridge
+        self.q_N = self.root_N**2
 
     def neighbourhoods(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_]) -> Neighbourhoods:
         """J of some labels."""
@@ -97,18 +97,11 @@ class Local:
         return Answer(a_CN, change_CN, weight_CF) if solved_C.all() else None
 
     def own_part(self, own_CN: sparse.csr_array, found: Answer) -> Floats:
-        """y'K^-1 y of each label, K = P + O in J, which is the largest 2 y'a - a'K a of all a.
-
-        With g = X_F' c and s = r |c|^2 + |X_R' c|^2 = c'(diag(q) + O) c, this is y'a - g'(u + g) at our a. A step along
-        c that is as long as F, too, wants it makes it |g|^4 / (s + |g|^2) larger.
-        """
-        change_CN = found.change_CN
-        scaled = change_CN.data * self.root_N[change_CN.indices], change_CN.indices, change_CN.indptr
-        g_CF = _times(sparse.csr_array(scaled, own_CN.shape), self.s_NF)
-        s_C = self.ridge * (change_CN**2).sum(axis=1) + (_times(change_CN, self.x_NR) ** 2).sum(axis=1)
-        square_C = (g_CF**2).sum(axis=1)
-        longer_C = np.divide(square_C**2, s_C + square_C, out=np.zeros_like(s_C), where=s_C > 0)
-        return (found.a_CN * own_CN).sum(axis=1) - (g_CF * found.weight_CF).sum(axis=1) - square_C + longer_C
+        """y'K^-1 y of each label, K = P + O in J, as f'y - f'O a with f = P^-1 y: of our a, O a is -q c."""
+        first_CN = found.a_CN - found.change_CN
+        change_CN = found.change_CN.copy()
+        change_CN.data *= self.q_N[change_CN.indices]
+        return (first_CN * (own_CN + change_CN)).sum(axis=1)
 
     def _first(
         self, near: Neighbourhoods, own_CN: sparse.csr_array, n_own_C: NDArray[np.int64]
@@ -125,11 +118,6 @@ class Local:
         """h of some documents."""
         s_MF = self.s_NF[document_M]
         return np.asarray((s_MF * (s_MF @ self.inverse_FF.numpy())).sum(axis=1), dtype=np.float32).ravel()
-
-
-def _times(a_CN: sparse.csr_array, x_NV: sparse.csr_array) -> sparse.csr_array:
-    none_C, none_V = (np.zeros(n, dtype=np.float32) for n in (a_CN.shape[0], x_NV.shape[1]))
-    return collect(a_CN, x_NV, none_C, none_V, 0.0)
 
 
 def choose_slowly(

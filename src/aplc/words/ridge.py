@@ -54,6 +54,8 @@ PANEL = 128
 """Columns that product.c takes at a time; a few more cost nearly as much again."""
 INVERSE_BYTES = 8
 """Memory for each element of the matrix: itself and its factor, then that and the inverse."""
+DIAGONAL = 0.01
+"""Residual of the equations for c, by which leave-one-out scores divide."""
 EXACT = 1e-4
 """Residual of the equations whose answer all rare labels share."""
 
@@ -242,7 +244,8 @@ class _Among:
                     (np.ones(shape[0], dtype=np.float32), document_C, np.arange(shape[0] + 1)), shape=shape
                 )
                 everyone_N = np.ones_like(self.kept_N)
-                c_M[start : start + shape[0]] = self.local.own_part(own_CN, self._answer(own_CN, everyone_N))
+                found = self._answer(own_CN, everyone_N, DIAGONAL)
+                c_M[start : start + shape[0]] = self.local.own_part(own_CN, found)
                 advance(world().size * shape[0])
         return np.sum(world().gather(c_M), axis=0)
 
@@ -259,8 +262,8 @@ class _Among:
         score_MC = np.ascontiguousarray(score_CM.T) + mean_C
         return Solved(weight_CV, score_MC, np.broadcast_to(left_C, score_MC.shape))
 
-    def _answer(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_]) -> Answer:
-        found = self.local.answer(own_CN, may_N, TOLERANCE, MOST_ITERATIONS)
+    def _answer(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_], tolerance: float) -> Answer:
+        found = self.local.answer(own_CN, may_N, tolerance, MOST_ITERATIONS)
         if found is None:
             raise self.system.no_end()
         return found
@@ -275,7 +278,7 @@ class _Among:
             size_C[has_C] = np.diff(found.indptr)
             ends = np.concatenate([[0], np.cumsum(size_C)]).astype(found.indptr.dtype)
             return sparse.csr_array((found.data, found.indices, ends), shape=shape)
-        a_CN, _, weight_CF = self._answer(own_CN, self.kept_N)
+        a_CN, _, weight_CF = self._answer(own_CN, self.kept_N, TOLERANCE)
         frequent = large(weight_CF - np.outer(mean_C, self.ones_F), self.prune)
         others = collect(a_CN, self.local.x_NR, mean_C, self.ones_R, self.prune)
         return self.system.in_order(sparse.hstack([frequent, others], "csr"))
