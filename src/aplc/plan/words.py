@@ -4,7 +4,7 @@
 
 The work is reading the texts, the inverse of a matrix of documents or of `words.limit` words, and then by label: sparse
 products where one inverse serves all documents; else, for frequent labels, a few iterations of conjugate gradients over
-all documents, and for rare ones over their neighbours (`words/ridge.py`). Each is timed on this machine at a small size
+all documents, and for rare ones a sparse product and their neighbours (`words/ridge.py`). Each is timed on this machine at a small size
 and scaled up.
 """
 
@@ -46,8 +46,10 @@ KEPT, MOST_KEPT = 2, 0.65
 """Of a document's pairs, so many times the share that occurs twice in a sample is known, up to this share."""
 WEIGHTS, WEIGHT_BYTES = 19, 14
 """Weights kept for a label: so many times the square root of its documents' entries (16 to 22 on these corpora)."""
-ITERATIONS, LOCAL_ITERATIONS = 5, 2.3
-"""Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries. Among neighbours."""
+ITERATIONS = 5
+"""Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
+FREQUENT = 0.4
+"""Of a document's entries, those of the `words.limit` weightiest words."""
 READ_TIMES = 3
 """How many times what splitting texts into words takes: reading files, counting, matrices, tagging held-out texts."""
 LOCAL_PRODUCTS = 80
@@ -115,8 +117,9 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         block = min(block_size(shape), n_often)
         twice = float((1 - (1 - learned / n_documents) ** rare[rare > 1]).sum())  # a left-out document has the label
         sides = learned + len(rare) + twice
-        work.sides = LOCAL_ITERATIONS * sides + (ITERATIONS + 1) * n_often
+        work.sides = (ITERATIONS + 1) * n_often
         work.sparse = (2 * ITERATIONS + 1) * n_often * entries
+        work.sparse += (float(rare.sum()) + learned) * FREQUENT * entries_each * size
         work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
     of_block = (shape[1] + 3 * n_documents) if direct else (2 * shape[1] + 8 * n_documents)
     solving = 4 * size**2 + 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # an inverse, a block, curves
