@@ -4,8 +4,8 @@
 
 The work is reading the texts, the inverse of a matrix of documents or of `words.limit` words, and then by label: sparse
 products where one inverse serves all documents; else, for frequent labels, a few iterations of conjugate gradients over
-all documents, and for rare ones a sparse product and their neighbours (`words/ridge.py`). Each is timed on this machine at a small size
-and scaled up.
+all documents, and for rare ones a sparse product and their neighbours (`words/ridge.py`). Each is timed on this machine
+at a small size and scaled up.
 """
 
 import time

@@ -91,9 +91,12 @@ class Curves:
             at = document, column
             return Scored(document, start + column, score_MC[at], hit_MC[at], n_MC[at])
 
-        best_MK = np.argpartition(-score_MC, min(CANDIDATES, score_MC.shape[1]) - 1, axis=1)[:, :CANDIDATES]
-        above_MK = np.take_along_axis(score_MC, best_MK, 1) > self.score_MK.min(axis=1, keepdims=True)
-        best = scored(np.nonzero(above_MK)[0], best_MK[above_MK])
+        above_MC = score_MC > self.score_MK.min(axis=1, keepdims=True)
+        crowded = np.flatnonzero(above_MC.sum(axis=1) > CANDIDATES)  # seldom after the first blocks
+        if len(crowded):
+            least_D1 = np.partition(score_MC[crowded], -CANDIDATES, axis=1)[:, -CANDIDATES, None]
+            above_MC[crowded] &= score_MC[crowded] >= least_D1
+        best = scored(*np.nonzero(above_MC))
         none = np.zeros(0, dtype=np.int64)
         mentioned = none, none
         if self.mentions_ML is not None:
