@@ -75,7 +75,8 @@ def test_blocks_of_labels_shrink_as_the_corpus_grows(monkeypatch):
     ("widest", "block"), [(1_000, 512), (919_385, 128), (1 << 21, 64), (1 << 23, 16), (1 << 28, 1)]
 )
 def test_blocks_of_labels_are_whole_panels_and_never_empty(widest, block):
-    assert block_size((100, widest)) == block
+    assert block_size((100, widest), direct=True) == block
+    assert block_size((100, widest), direct=False) == min(block, 128)
 
 
 @pytest.mark.parametrize(("n", "v"), [(20, 50), (50, 20)])

@@ -110,11 +110,11 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
     direct = size == shape[0]
     learned = n_left_out(n_documents, direct=direct)
     if direct:
-        block = block_size(shape)
+        block = block_size(shape, direct=True)
         work.sparse = len(seen.label_ids) * shape[0] + len(counts) * entries
     else:
         rare, n_often = counts[counts <= RARE], int((counts > RARE).sum())
-        block = min(block_size(shape), n_often)
+        block = min(block_size(shape, direct=False), n_often)
         twice = float((1 - (1 - learned / n_documents) ** rare[rare > 1]).sum())  # a left-out document has the label
         sides = learned + len(rare) + twice
         work.sides = (ITERATIONS + 1) * n_often

@@ -107,7 +107,8 @@ def solve(
     y_LN = y_NL.T.tocsr()
     count_L = np.diff(y_LN.indptr)
     mean_L = (count_L / n_documents).astype(np.float32)
-    parts, is_rare = cuts(count_L, block_size(x_NV.shape), rare=-1 if size == n_documents else RARE)
+    direct = size == n_documents
+    parts, is_rare = cuts(count_L, block_size(x_NV.shape, direct=direct), rare=-1 if direct else RARE)
     left = world().gather([number for number in range(len(parts)) if not blocks.has(number)])[0]
     curves = Curves(len(learn_from), mentions_ML)
     system: Direct | Conjugate | None = None
@@ -151,9 +152,9 @@ def leave_one_out(x_NV: sparse.csr_array, y_NL: sparse.csr_array, ridge: float) 
     return curves
 
 
-def block_size(shape: tuple[int, int]) -> int:
-    """Labels that are solved for at a time with all documents."""
-    size = max(1, min(LABELS_AT_ONCE, LARGEST // max(shape)))
+def block_size(shape: tuple[int, int], *, direct: bool) -> int:
+    """Labels that are solved for at a time with all documents. Conjugate gradients hold eight arrays for them."""
+    size = max(1, min(LABELS_AT_ONCE if direct else PANEL, LARGEST // max(shape)))
     return size if size < PANEL else size // PANEL * PANEL
 
 
