@@ -3,8 +3,9 @@
 Settings are those of each library's own example for EURLex-4K, the corpus nearest in size; of XR-Transformer's those of
 the encoder's training, while its trees, rankers and beams, whose settings there fit a tree of four levels, stay at the
 library's defaults. What the examples download and PyPI does not have is replaced: BERT by MiniLM, GloVe's vectors by
-random ones of their size. All get the words that TF-IDF is built from, in their order. XR-Transformer's encoder runs in
-bfloat16 where the CPU has it, as ours does, and with attention written out: 2.2 s a step on one core instead of 5.8.
+random ones of their size. All get the words that TF-IDF is built from, in their order. XR-Transformer's encoder and
+XML-CNN's convolutions run in bfloat16 where the CPU has it, as ours does, the encoder with attention written out: 2.2 s
+a step on one core instead of 5.8; the convolutions 0.7 s instead of 1.4, for 64 documents of 260 words.
 """
 
 from collections.abc import Iterator
@@ -86,6 +87,7 @@ def xml_cnn(data: Features, model: Path) -> Steps:
     from libmultilabel.nn.nn_utils import init_device, init_model, init_trainer, set_seed
     from sklearn.model_selection import train_test_split
 
+    _faster_convolutions()
     yield None
     set_seed(1337)
     with TemporaryDirectory() as checkpoints:
@@ -114,6 +116,20 @@ def xml_cnn(data: Features, model: Path) -> Steps:
     parts = trainer.predict(trained, test)
     ids = np.vstack([part["top_k_pred"] for part in parts])
     yield np.array(classes, dtype=int)[ids], np.vstack([part["top_k_pred_scores"] for part in parts])
+
+
+def _faster_convolutions() -> None:
+    """Those of LibMultiLabel in bfloat16, if the CPU has it."""
+    import torch
+    from libmultilabel.nn.networks.modules import CNNEncoder
+
+    plain, has_it = CNNEncoder.forward, torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+    def forward(self: CNNEncoder, embedded: "Tensor") -> "Tensor":
+        with torch.autocast("cpu", torch.bfloat16, enabled=has_it):
+            return plain(self, embedded).float()
+
+    CNNEncoder.forward = forward
 
 
 def _documents(path: Path) -> Iterator[Document]:
