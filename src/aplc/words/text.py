@@ -53,8 +53,10 @@ def runs_of(word: str) -> list[str]:
 
 
 def count_words(texts: Sequence[str], *, runs: bool) -> sparse.csr_array:
-    """How often each bucket's words, pairs and, if asked for, runs occur in each text, those of its lead 1 + AGAIN times;
-    (B, BUCKETS), columns rising."""
+    """How often each bucket's words, pairs and, if asked for, runs occur in each text, (B, BUCKETS), columns rising.
+
+    Those of a text's lead count 1 + AGAIN times.
+    """
     return count_split([words_of(text) for text in texts], runs=runs)
 
 
