@@ -17,6 +17,8 @@ from aplc.files import CACHE_CURE, cache_root, naming
 IN_MEMORY = 1 << 26
 """Bytes up to which an array needs no file."""
 ROWS_AT_ONCE = 1 << 14
+TURNED_AT_ONCE = 1 << 23
+"""Entries. Each time, all of a turned matrix is written to: where it is in a file, that is as often to the disk."""
 
 
 def room(n: int, dtype: DTypeLike) -> NDArray:
@@ -56,7 +58,7 @@ def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> s
     ends = np.concatenate([[0], np.cumsum(count)])
     index = np.int32 if ends[-1] < 2**31 else np.int64
     column, value, after, n_rows = room(ends[-1], index), room(ends[-1], np.float32), ends[:-1].copy(), 0
-    for part in parts:
+    for part in _together(parts):
         turned = part.tocsc()
         size = np.diff(turned.indptr)
         place = np.repeat(after - turned.indptr[:-1], size) + np.arange(turned.nnz)
@@ -64,6 +66,18 @@ def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> s
         after += size
         n_rows += part.shape[0]
     return sparse.csr_array((value, column, ends.astype(index)), shape=(len(count), n_rows))
+
+
+def _together(parts: Iterable[sparse.csr_array]) -> Iterator[sparse.csr_array]:
+    """The parts, some of them one above the other as one."""
+    held: list[sparse.csr_array] = []
+    for part in parts:
+        held.append(part)
+        if sum(one.nnz for one in held) >= TURNED_AT_ONCE:
+            yield sparse.vstack(held, "csr")
+            held = []
+    if held:
+        yield sparse.vstack(held, "csr")
 
 
 def by_columns(x: sparse.csr_array) -> sparse.csr_array:
