@@ -355,22 +355,18 @@ def words_of_text(text: str) -> list[str]:
 
 
 def word_counts(text: str, *, runs: bool) -> dict[int, int]:
-    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters.
-
-    What is among the first 32 words counts three times.
-    """
+    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters."""
     words, counts = words_of_text(text), Counter()
-    word_buckets, pair_buckets = 1 << 22, 1 << 24
-    for i, word in enumerate(words):
-        times = 3 if i < 32 else 1
-        counts[abs(murmurhash3_32(word)) % word_buckets] += times
-        if i:  # the pair that ends here
-            counts[word_buckets + abs(murmurhash3_32(f"{words[i - 1]} {word}")) % pair_buckets] += times
+    pairs = [f"{a} {b}" for a, b in pairwise(words)]
+    inside = []
+    for word in words:
         if runs and len(word) >= 4:
             letters = ["<", *word, ">"]
-            for j in range(len(letters) - 3):
-                run = "".join(letters[j : j + 4])
-                counts[word_buckets + pair_buckets + abs(murmurhash3_32(run)) % (1 << 22)] += times
+            inside += ["".join(letters[i : i + 4]) for i in range(len(letters) - 3)]
+    offset = 0
+    for size, found in ((1 << 22, words), (1 << 24, pairs), (1 << 22, inside)):
+        counts.update(offset + abs(murmurhash3_32(name)) % size for name in found)
+        offset += size
     return dict(counts)
 
 

@@ -5,9 +5,6 @@ without spaces between words it is one character, so that pairs are neighbouring
 into buckets by scikit-learn's `FeatureHasher`, so that no vocabulary has to be stored. The price: two may share a
 bucket. Of 30,000 words about a hundred do; of the five million pairs of a large corpus one in four does, mostly with a
 pair of a single document, which is left out anyway.
-
-Titles and first sentences say what a text is about, so words at the beginning count as if they stood there three times.
-The price: where a text begins with what says little (an address, "Dear Sir"), TF-IDF alone holds that down.
 """
 
 import re
@@ -22,7 +19,7 @@ from sklearn.feature_extraction import FeatureHasher
 
 from aplc.data.scripts import WORD
 
-VERSION = 7
+VERSION = 6
 """Of what a word is and which bucket it has; a model has weights for the buckets of one version."""
 SIZES = 1 << 22, 1 << 24, 1 << 22
 STARTS = 0, SIZES[0], SIZES[0] + SIZES[1]
@@ -30,8 +27,6 @@ BUCKETS = sum(SIZES)
 """Words, pairs and runs of characters have buckets of their own, one group behind the other."""
 RUN = 4
 """Characters of a run; a word's beginning and end count as one each."""
-LEAD, AGAIN = 32, 2
-"""The first words of a text are counted so many times more, with the pairs and runs among them (bench/LOG.md)."""
 ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16)])
 """One word or pair of a document, as the feature cache stores it."""
 
@@ -53,24 +48,16 @@ def runs_of(word: str) -> list[str]:
 
 
 def count_words(texts: Sequence[str], *, runs: bool) -> sparse.csr_array:
-    """How often each bucket's words, pairs and, if asked for, runs occur in each text, (B, BUCKETS), columns rising.
-
-    Those of a text's lead count 1 + AGAIN times.
-    """
+    """How often each bucket's words, pairs and, if asked for, runs occur in each text, (B, BUCKETS), columns rising."""
     return count_split([words_of(text) for text in texts], runs=runs)
 
 
 def count_split(words: Sequence[list[str]], *, runs: bool) -> sparse.csr_array:
     """`count_words` of texts that are split into words."""
-    pairs = [_lead_again(list(map(" ".join, pairwise(own))), LEAD - 1) for own in words]
-    words = [_lead_again(own, LEAD) for own in words]
+    pairs = [list(map(" ".join, pairwise(own))) for own in words]
     inside = [[run for word in own for run in runs_of(word)] if runs else [] for own in words]
     groups = [hasher.transform(group) for hasher, group in zip(_HASHERS, (words, pairs, inside), strict=True)]
     return sparse.csr_array(sparse.hstack(groups, format="csr"))
-
-
-def _lead_again(parts: list[str], n: int) -> list[str]:
-    return parts + AGAIN * parts[:n]
 
 
 def count_single_words(texts: Sequence[str]) -> sparse.csr_array:
