@@ -9,11 +9,14 @@ which takes long to start under a sanitizer: what C takes from a tensor is an ad
 import argparse
 import mmap
 import os
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from scipy import sparse
 from scipy.special import expit, log_expit
+from sklearn.utils import murmurhash3_32
 
 from aplc import native
 from aplc.native import loader
@@ -182,6 +185,32 @@ class Cases:
             index = sparse.csr_array((weight * 1e-4, label, start), shape=index.shape)
             self.compare(found, self.dense(documents) @ index.toarray() + bias)
 
+    def count(self):
+        letters = ["a", "b", "é", "ß", "東", "\U00010400", "z9"]
+        texts = [
+            ["".join(self.rng.choice(letters, self.size(9, 1))) for _ in range(self.size(9))]
+            for _ in range(self.size(5))
+        ]
+        sizes, runs = tuple(map(int, self.rng.choice([1, 7, 64, 1 << 22], 3))), bool(self.rng.random() < 0.5)
+        if self.hostile and texts and texts[-1]:
+            self.spoiled = True
+            texts[-1][-1] = str(self.rng.choice(["", " ", "   ", "a b", "\0", " " * 30, "<>"]))
+        start, bucket, often = native.count(texts, sizes, runs=runs)
+        assert ((bucket >= 0) & (bucket < sum(sizes))).all()
+        if self.spoiled:
+            return
+        for i, words in enumerate(texts):
+            marked = [f"<{word}>" for word in words if runs and len(word) >= 4]
+            groups = words, map(" ".join, pairwise(words)), (m[i : i + 4] for m in marked for i in range(len(m) - 3))
+            firsts = 0, sizes[0], sum(sizes[:2])
+            expected = Counter(
+                first + abs(murmurhash3_32(name)) % size
+                for first, size, group in zip(firsts, sizes, groups, strict=True)
+                for name in group
+            )
+            mine = slice(start[i], start[i + 1])
+            assert list(zip(bucket[mine].tolist(), often[mine].tolist(), strict=True)) == sorted(expected.items())
+
     def best(self):
         x = np.round(self.floats(self.size(), self.size(40, 1)), 1)
         if self.hostile and x.size:
@@ -222,7 +251,7 @@ class Cases:
             self.compare(loss, (terms.sum(1) * row_weight).sum())
 
 
-KERNELS = ("product", "cross", "choose", "spread", "collect", "settle", "logits", "best", "sweep")
+KERNELS = ("product", "cross", "choose", "spread", "collect", "settle", "logits", "best", "count", "sweep")
 
 
 def run(n_cases, first=0):

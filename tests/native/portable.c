@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "native.h"
 
@@ -16,6 +17,7 @@ DECLARE(collect, Weights)
 DECLARE(settle, Settle)
 DECLARE(logits, Logits)
 DECLARE(best, Best)
+DECLARE(count, Count)
 #define CALL(name, struct) (failed |= NAMED(name, VARIANT)(&(struct), NULL, 1))
 
 enum { LABELS = 301, ROWS = 13, WIDTH = 37, WORDS = 90, EACH = 6 };
@@ -98,6 +100,16 @@ int main(void) {
     CALL(best, best);
     int64_t places = 0;
     for (int i = 0; i < LABELS * 5; i++) places += column[i] * (i % 5 + 1);
-    printf("best %lld\nfailed %d\n", (long long)places, failed);
+    printf("best %lld\n", (long long)places);
+
+    const char *text = "a fox foxes the fox a fox \xc3\xbc" "ber-all \xe6\x9d\xb1 rain ";
+    int64_t start[] = {0, 26, 26, (int64_t)strlen(text)}, n[4];
+    int32_t bucket[128], spare[128];
+    float often[128];
+    Count counted = {3, start[3], 128, 1 << 10, 1 << 12, 1 << 10, (const uint8_t *)text, start, n, bucket, spare, often};
+    CALL(count, counted);
+    for (int i = 1; i < 4; i++) printf("text %d\n", (int)n[i]);
+    for (int i = 0; i < n[3]; i++) printf("bucket %d %g\n", (int)bucket[i], often[i]);
+    printf("failed %d\n", failed);
     return failed;
 }

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from aplc.data.cache import DocumentCache
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
-from aplc.words.text import BUCKETS, ENTRY, STARTS, count_words, entries_of, runs_of, words_of
+from aplc.words.text import BUCKETS, ENTRY, STARTS, count_slowly, count_words, entries_of, runs_of, words_of
 from reference import word_counts
 
 NO_LABELS = LabelSet((), np.empty(0, dtype=np.int64))
@@ -118,10 +118,10 @@ def test_runs_find_what_words_share():
 
 @given(st.lists(TEXTS, min_size=1, max_size=4), st.booleans())
 def test_counts_match_reference(texts, runs):
-    counts = count_words(texts, runs=runs)
-    for text, start, stop in zip(texts, counts.indptr[:-1], counts.indptr[1:], strict=True):
-        found = dict(zip(counts.indices[start:stop].tolist(), counts.data[start:stop].tolist(), strict=True))
-        assert found == word_counts(text, runs=runs)
+    for counts in count_words(texts, runs=runs), count_slowly([words_of(text) for text in texts], runs=runs):
+        for text, start, stop in zip(texts, counts.indptr[:-1], counts.indptr[1:], strict=True):
+            found = dict(zip(counts.indices[start:stop].tolist(), counts.data[start:stop].tolist(), strict=True))
+            assert found == word_counts(text, runs=runs)
 
 
 def test_the_cache_holds_what_was_counted(tmp_path):

@@ -2,8 +2,9 @@
 
 In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
 sparse products (`words/systems.py`), local.c and settle.c that of loops over rare labels (`words/local.py`), score.c
-that of SciPy's and NumPy's way to a document's best labels (`words/index.py`). Those are the reference, and are used
-for everything else: GPUs, other types, machines for which nothing was compiled.
+that of SciPy's and NumPy's way to a document's best labels (`words/index.py`), count.c that of scikit-learn's way from
+words to hash buckets (`words/text.py`). Those are the reference, and are used for everything else: GPUs, other types,
+machines for which nothing was compiled.
 
 Wrong types and shapes are refused here, with ValueError; wrong indices by the C code, where it meets them.
 """
@@ -270,6 +271,28 @@ def best(x: NDArray[np.float32], k: int) -> NDArray[np.int32]:
     call = loader.Best(*x.shape, k, _array("x", x, np.float32, x.shape), column.ctypes.data)
     _run("best", call, threads())
     return column
+
+
+def count(
+    texts: Sequence[Sequence[str]], sizes: tuple[int, int, int], *, runs: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]:
+    """(start, bucket, how often) of the words of texts, of word pairs, and of runs of characters if asked for.
+
+    `sizes` are the buckets of each of the three.
+    """
+    _require(min(sizes) > 0 and sum(sizes) < 2**31, f"{sizes} buckets")
+    parts = [" ".join([*words, ""]).encode() for words in texts]
+    text, start = b"".join(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    room = max(1, 2 * sum(map(len, texts)) + runs * len(text))
+    _require(room < 2**31, "too many words at once")
+    found, bucket = np.zeros(len(texts) + 1, dtype=np.int64), np.empty((2, room), dtype=np.int32)
+    often = np.empty(room, dtype=np.float32)
+    n_buckets = *sizes[:2], sizes[2] if runs else 0
+    places = (array.ctypes.data for array in (start, found, bucket, bucket[1], often))
+    words_at = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p)
+    call = loader.Count(len(texts), len(text), room, *n_buckets, words_at, *places)
+    _run("count", call, 1, wrong="a word has a space in it")
+    return found.astype(np.int32), bucket[0, : found[-1]], often[: found[-1]]
 
 
 def _loaded() -> Library:

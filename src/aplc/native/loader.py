@@ -18,9 +18,9 @@ from typing import Any
 from aplc.errors import AplcError
 
 PATH = Path(__file__).with_name("_native.so")
-SOURCES = ["native.h", "variants.c", "threads.c", "sweep.c", "product.c", "local.c", "settle.c", "score.c"]
-KERNELS = ["sweep", "product", "cross", "choose", "spread", "collect", "settle", "logits", "best"]
-ABI = 2
+SOURCES = ["native.h", "variants.c", "threads.c", "sweep.c", "product.c", "local.c", "settle.c", "score.c", "count.c"]
+KERNELS = ["sweep", "product", "cross", "choose", "spread", "collect", "settle", "logits", "best", "count"]
+ABI = 3
 SWITCH = "APLC_NATIVE"
 NO_MEMORY, OUT_OF_RANGE = 1, 2
 
@@ -98,8 +98,15 @@ class Best(ctypes.Structure):
     _fields_ = [*_fields(_Size, "n_rows", "n_columns", "k"), *_fields(_Array, "value", "column")]
 
 
+class Count(ctypes.Structure):
+    _fields_ = [
+        *_fields(_Size, "n_texts", "n_bytes", "n_room", "n_words", "n_pairs", "n_runs"),
+        *_fields(_Array, "text", "start", "found", "bucket", "spare", "count"),
+    ]
+
+
 STRUCTS: list[type[ctypes.Structure]] = [
-    *(Rows, Sweep, Product, Cross, Choice, Spread, Weights, Settle, Logits, Best),
+    *(Rows, Sweep, Product, Cross, Choice, Spread, Weights, Settle, Logits, Best, Count),
 ]  # in the order of variants.c
 
 

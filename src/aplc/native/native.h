@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { ABI = 2 };
+enum { ABI = 3 };
 enum { DONE = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 }; /* OUT_OF_RANGE: an index points outside of what it is for */
 
 #define EXPORT __attribute__((visibility("default")))
@@ -113,6 +113,17 @@ typedef struct {
     const float *value; /* n_rows x n_columns */
     int32_t *column; /* n_rows x k, best first */
 } Best;
+
+/* count.c */
+typedef struct {
+    int64_t n_texts, n_bytes, n_room;
+    int64_t n_words, n_pairs, n_runs; /* buckets of each, one group behind the other; n_runs = 0: no runs */
+    const uint8_t *text; /* words in UTF-8, a space behind each */
+    const int64_t *start; /* a text's bytes are text[start[i]] to text[start[i + 1]] */
+    int64_t *found; /* a text's buckets are bucket[found[i]] to bucket[found[i + 1]], rising */
+    int32_t *bucket, *spare; /* n_room each */
+    float *count;
+} Count;
 
 /* Calls work(data) on up to `threads` threads at the same time, and returns when all have. GOMP_parallel is one: Python
  * passes that of PyTorch's own OpenMP, because other threads would have to wait while PyTorch's look for work. So the

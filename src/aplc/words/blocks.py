@@ -4,9 +4,10 @@ Each block is a file that appears when it is whole. Several processes share the 
 so their folder must be one that all of them reach. When all are there, they are joined.
 """
 
+import contextlib
 import shutil
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,19 +60,31 @@ class Blocks:
         """Whether a block is finished, here or in an earlier session of the run."""
         return number in self.held if self.folder is None else self._file(number).is_file()
 
-    def load(self, number: int) -> Finished:
-        """A block that is finished."""
+    def weights(self, number: int) -> sparse.csr_array:
+        """Those of a block that is finished, C x V."""
         if self.folder is None:
-            return self.held[number]
+            return self.held[number].weight_CV
+        with self._kept(number) as kept:
+            return sparse.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=kept["shape"])
+
+    def candidates(self, number: int) -> Candidates:
+        """Those of a block that is finished."""
+        if self.folder is None:
+            return self.held[number].candidates
+        with self._kept(number) as kept:
+            own = dict(zip(kept["own"].tolist(), kept["curves"], strict=True))
+            best, mentioned = (
+                Scored(*(kept[f"{which}_{name}"] for name in Scored._fields)) for which in ("best", "mentioned")
+            )
+            return Candidates(best, mentioned, own)
+
+    @contextlib.contextmanager
+    def _kept(self, number: int) -> Iterator[Mapping[str, NDArray]]:
+        """A block's file; its arrays are read as they are asked for."""
         path = self._file(number)
         try:
             with np.load(path) as kept:
-                weight_CV = sparse.csr_array((kept["data"], kept["indices"], kept["indptr"]), shape=kept["shape"])
-                own = dict(zip(kept["own"].tolist(), kept["curves"], strict=True))
-                best, mentioned = (
-                    Scored(*(kept[f"{which}_{name}"] for name in Scored._fields)) for which in ("best", "mentioned")
-                )
-                return Finished(weight_CV, Candidates(best, mentioned, own))
+                yield kept
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise ModelError(f"{path}: damaged ({error}); delete it, and go on with --resume") from None
 
@@ -79,8 +92,8 @@ class Blocks:
         """The weights of all blocks, V x L. What is sorted by labels becomes sorted by words, a block at a time."""
         count_V = np.zeros(n_words, dtype=np.int64)
         for number in range(n_blocks):
-            count_V += np.bincount(self.load(number).weight_CV.indices, minlength=n_words)
-        return transposed((self.load(number).weight_CV for number in range(n_blocks)), count_V)
+            count_V += np.bincount(self.weights(number).indices, minlength=n_words)
+        return transposed(map(self.weights, range(n_blocks)), count_V)
 
     def remove(self) -> None:
         """Once the model is saved."""

@@ -233,7 +233,7 @@ def read_matrices(
     cache: DocumentCache, rows: NDArray[np.int64], features: WordFeatures, n_labels: int
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
     """X (N x V) and Y (N x L, ones) of some documents of a cache."""
-    y_parts = []
+    y_parts, table = [], features.table()
 
     def x_parts() -> Iterator[sparse.csr_array]:
         for start in range(0, len(rows), READ_AT_ONCE):
@@ -242,10 +242,12 @@ def read_matrices(
             counts = sparse.csr_array(
                 (joined["count"].astype(np.float32), joined["bucket"], ends), shape=(len(entries), BUCKETS)
             )
-            own = [np.unique(ids) for ids in labels]
-            ids, ends = np.concatenate(own), np.cumsum([0, *map(len, own)])
-            y_parts.append(sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(own), n_labels)))
-            yield features(counts)
+            ids, ends = np.concatenate(labels), np.cumsum([0, *map(len, labels)])
+            y = sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(labels), n_labels))
+            y.sum_duplicates()
+            y.data[:] = 1
+            y_parts.append(y)
+            yield features(counts, table)
 
     x_NV = stacked(x_parts(), len(features.bucket), int(cache.lengths[rows].sum()))
     return x_NV, stacked(y_parts, n_labels, sum(part.nnz for part in y_parts))

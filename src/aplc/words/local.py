@@ -117,7 +117,7 @@ class Local:
     def leverage(self, document_M: NDArray[np.int64]) -> Floats:
         """h of some documents."""
         s_MF = self.s_NF[document_M]
-        return np.asarray((s_MF * (s_MF @ self.inverse_FF.numpy())).sum(axis=1), dtype=np.float32).ravel()
+        return np.asarray((s_MF * Product(s_MF)(self.inverse_FF).numpy()).sum(axis=1), dtype=np.float32).ravel()
 
 
 def choose_slowly(

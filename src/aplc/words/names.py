@@ -21,7 +21,7 @@ Shapes: B documents, S stems, K names, T stems of all names, L labels, N mention
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -37,6 +37,8 @@ MENTION = np.dtype([("label", np.int32), ("place", np.float32)])
 """A label that a document mentions, and log(1 + place), as the feature cache stores it."""
 LEAST = 100
 """Mentions that are right, and mentions that are wrong, with fewer of which only one number is learned."""
+MOST_WORDS = 1 << 18
+"""Words whose stems are remembered."""
 RIGHT, WRONG = 1, 3
 """Mentions that are taken for granted where there are few: as if one of four were right."""
 PENALTY = 10.0
@@ -57,10 +59,23 @@ def stem(word: str) -> str:
     return word[:-2] if word.endswith(("ses", "xes", "ches", "shes")) else word[:-1]
 
 
-@lru_cache(maxsize=1 << 18)
+@lru_cache(maxsize=MOST_WORDS)
 def _hash(word: str) -> int:
     """Of the word's stem; of a million stems about a hundred pairs share one."""
     return int(murmurhash3_32(stem(word), positive=True))
+
+
+class _Places(dict[str, int]):
+    """Words' places in `Names.stem`, -1 for words that no name has. Each is looked for once."""
+
+    def __init__(self, stem: NDArray[np.int64]) -> None:
+        self.of_stem = dict(zip(stem.tolist(), range(len(stem)), strict=True))
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= MOST_WORDS:
+            self.clear()
+        self[word] = place = self.of_stem.get(_hash(word), -1)
+        return place
 
 
 class Mentions(NamedTuple):
@@ -98,6 +113,10 @@ class Names:
         size_K = np.array([len(parts) for _, parts in kept], dtype=np.int64)
         return cls._build(label, size_K, np.array([part for _, parts in kept for part in parts], dtype=np.int64))
 
+    @cached_property
+    def _places(self) -> "_Places":
+        return _Places(self.stem)
+
     @classmethod
     def _build(cls, label: NDArray[np.int32], size_K: NDArray[np.int64], hashes: NDArray[np.int64]) -> Self:
         """From every name's label, its number of stems, and the stems of all names."""
@@ -125,10 +144,9 @@ class Names:
         if not n_stems:
             return Mentions(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32))
         size_B = np.array([len(words) for words in documents], dtype=np.int64)
-        hashes = np.array([_hash(word) for words in documents for word in words], dtype=np.int64)
+        at = np.array([at for words in documents for at in map(self._places.__getitem__, words)], dtype=np.int64)
         document, place = np.repeat(np.arange(len(size_B)), size_B), _spans(np.ones_like(size_B), size_B)
-        at = np.minimum(np.searchsorted(self.stem, hashes), n_stems - 1)
-        known = self.stem[at] == hashes
+        known = at >= 0
         key, earliest = np.unique(document[known] * n_stems + at[known], return_index=True)  # a document's stems
         place = place[known][earliest]
         first = self.first[key % n_stems]

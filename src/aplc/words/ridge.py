@@ -129,7 +129,7 @@ def solve(
     if world().size > 1 or len(left) < len(parts):
         curves = Curves(len(learn_from), mentions_ML)
         for number in range(len(parts)):
-            curves.take(blocks.load(number).candidates)
+            curves.take(blocks.candidates(number))
     weight_VL = blocks.join(len(parts), x_NV.shape[1])
     if reviewed and system:
         with screen.bar("learning from reviewed documents"):
