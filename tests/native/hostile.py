@@ -107,6 +107,20 @@ class Cases:
         found = native.cross(x, y)
         self.compare(found, self.dense(x) @ self.dense(y))
 
+    def turn(self):
+        x, first = self.matrix(self.size(), self.size()), int(self.rng.integers(5))
+        count = np.zeros(x.shape[1], np.int64) if self.spoiled else np.bincount(x.indices, minlength=x.shape[1])
+        ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
+        after, row, value = ends[:-1].copy(), np.empty(x.nnz, np.int32), np.empty(x.nnz, np.float32)
+        if self.hostile and len(after):
+            self.spoiled = True
+            after[self.rng.integers(len(after))] = self.rng.choice([-1, x.nnz, 2**62, -(2**62)])
+        native.turn(x, first, after, row, value)
+        if not self.spoiled:
+            turned = sparse.csr_array((value, row - first, ends), shape=x.shape[::-1])
+            assert (turned != x.T.tocsr()).nnz == 0
+            assert (after == ends[1:]).all()
+
     def choose(self):
         x = self.matrix(self.size(), self.size(), least=0)
         by_word = x.T.tocsr() if not self.spoiled else self.matrix(*x.shape[::-1], least=0)
@@ -251,7 +265,7 @@ class Cases:
             self.compare(loss, (terms.sum(1) * row_weight).sum())
 
 
-KERNELS = ("product", "cross", "choose", "spread", "collect", "settle", "logits", "best", "count", "sweep")
+KERNELS = ("product", "cross", "turn", "choose", "spread", "collect", "settle", "logits", "best", "count", "sweep")
 
 
 def run(n_cases, first=0):

@@ -19,8 +19,7 @@ pytestmark = pytest.mark.skipif(
 
 def run(tmp_path, compiler, variant, *options, emulator=()):
     program = tmp_path / variant
-    kernels = (name for name in loader.SOURCES if name not in ("native.h", "variants.c", "threads.c"))
-    sources = [HERE / "portable.c", *(NATIVE / name for name in kernels)]
+    sources = [HERE / "portable.c", *(NATIVE / name for name in loader.KERNEL_FILES)]
     flags = ["-std=gnu11", "-O3", "-static", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-DVARIANT={variant}"]
     subprocess.run([compiler, *flags, *options, "-I", NATIVE, "-o", program, *sources, "-lm"], check=True)
     return subprocess.check_output([*emulator, program], text=True, timeout=120)

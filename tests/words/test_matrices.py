@@ -31,6 +31,7 @@ def test_stacked_parts_are_the_matrix(x):
     assert (found.toarray() == x.toarray()).all()
 
 
+@pytest.mark.usefixtures("compiled_or_not")
 def test_rows_become_columns(x):
     found = by_columns(x)
     assert found.indices.dtype == np.int32

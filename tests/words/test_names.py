@@ -53,6 +53,15 @@ def test_mentions_match_reference(names, texts):
     assert np.allclose(found.place, [expected[pair] for pair in sorted(expected)])
 
 
+def test_forgetting_words_changes_no_mention(monkeypatch):
+    names, texts = Names.of([["cat"], ["dogs and cats"]]), [words_of("Cats and other animals, dogs and a cat")] * 2
+    expected = names.mentions(texts, 2)
+    monkeypatch.setattr("aplc.words.names.MOST_WORDS", 2)
+    found = Names.of([["cat"], ["dogs and cats"]]).mentions(texts, 2)
+    assert all(map(np.array_equal, found, expected))
+    assert found.label.tolist() == [0, 1, 0, 1]
+
+
 def test_worth_of_a_mention_is_found():
     """Mentions that were mostly wrong so far count less than those that were mostly right; labels without documents
     have no other signal."""

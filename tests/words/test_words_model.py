@@ -72,7 +72,9 @@ def tfidf_of(counts):
 
 def test_features_are_tfidf_of_scikit_learn(features, counts):
     assert features.bucket.tolist() == list(range(29))
-    assert np.allclose(features(by_bucket(counts)).toarray(), tfidf_of(counts), atol=1e-6)
+    found = features(by_bucket(counts))
+    assert np.allclose(found.toarray(), tfidf_of(counts), atol=1e-6)
+    assert (features(by_bucket(counts), features.table()) != found).nnz == 0
 
 
 def test_pairs_are_chosen_by_how_many_documents_have_them(monkeypatch):

@@ -1,7 +1,7 @@
 """C code of ours for CPUs, compiled when the package is built, and checks of all that is passed to it.
 
 In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
-sparse products (`words/systems.py`), local.c and settle.c that of loops over rare labels (`words/local.py`), score.c
+sparse products (`words/systems.py`), turn.c that of its transposing (`words/matrices.py`), local.c and settle.c that of loops over rare labels (`words/local.py`), score.c
 that of SciPy's and NumPy's way to a document's best labels (`words/index.py`), count.c that of scikit-learn's way from
 words to hash buckets (`words/text.py`). Those are the reference, and are used for everything else: GPUs, other types,
 machines for which nothing was compiled.
@@ -133,6 +133,26 @@ def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
     first, second, out = _Matrix(x), _Matrix(y), np.empty((x.shape[0], y.shape[1]), dtype=np.float32)
     _run("cross", loader.Cross(first.struct, second.struct, out.ctypes.data), threads())
     return out
+
+
+def turn(
+    x: sparse.csr_array,
+    first: int,
+    after: NDArray[np.int64],
+    row: NDArray[np.int32],
+    value: NDArray[np.float32],
+) -> None:
+    """Puts the entries of x where the same matrix by columns has them; `after` says where a column's next one goes.
+
+    `first` is the number of x's first row.
+    """
+    _require(0 <= first and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
+    places = (
+        _array("after", after, np.int64, (x.shape[1],)),
+        _array("row", row, np.int32, row.shape),
+        _array("value", value, np.float32, row.shape),
+    )
+    _run("turn", loader.Turn(_Matrix(x).struct, first, row.size, *places), 1)
 
 
 def choose(

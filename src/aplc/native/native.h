@@ -52,6 +52,15 @@ typedef struct {
     float *out; /* first.n_rows x second.n_columns */
 } Cross;
 
+/* turn.c */
+typedef struct {
+    Rows x; /* some rows of a matrix */
+    int64_t first, n_entries; /* first: the number of x's first row; n_entries: room */
+    int64_t *after; /* one a column: where its next entry goes */
+    int32_t *row;
+    float *value;
+} Turn;
+
 /* local.c */
 typedef struct {
     Rows by_document, by_word; /* documents x words, and the same by words */

@@ -14,6 +14,7 @@ from aplc import native
 from aplc.config import Config, WordsConfig
 from aplc.console import Screen
 from aplc.data.cache import DocumentCache
+from aplc.data.checks import count
 from aplc.data.labels import LabelSet
 from aplc.data.source import TrainingData
 from aplc.data.vocabulary import Vocabulary
@@ -86,7 +87,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     curve_L3 = curves.finish(count_L)
     screen.say(
         f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:.0f} a label; "
-        f"{len(curves.own):,} labels have curves of their own"
+        f"{count(len(curves.own), 'label')} with a curve of their own"
     )
     learned_16, known_L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
     if not len(names.label):
@@ -224,8 +225,8 @@ def count_documents(cache: DocumentCache, rows: NDArray[np.int64]) -> NDArray[np
     counts = np.zeros(BUCKETS, dtype=np.int64)
     for start in range(0, len(rows), READ_AT_ONCE):
         chunk = [cache.document(int(i))[0]["bucket"] for i in rows[start : start + READ_AT_ONCE]]
-        bucket, count = np.unique(np.concatenate(chunk), return_counts=True)
-        counts[bucket] += count
+        bucket, often = np.unique(np.concatenate(chunk), return_counts=True)
+        counts[bucket] += often
     return counts
 
 

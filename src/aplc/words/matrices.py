@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
+from aplc import native
 from aplc.files import CACHE_CURE, cache_root, naming
 
 IN_MEMORY = 1 << 26
@@ -58,14 +59,22 @@ def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> s
     ends = np.concatenate([[0], np.cumsum(count)])
     index = np.int32 if ends[-1] < 2**31 else np.int64
     column, value, after, n_rows = room(ends[-1], index), room(ends[-1], np.float32), ends[:-1].copy(), 0
+    turn = turn_slowly if native.library() is None or index != np.int32 else native.turn
     for part in _together(parts):
-        turned = part.tocsc()
-        size = np.diff(turned.indptr)
-        place = np.repeat(after - turned.indptr[:-1], size) + np.arange(turned.nnz)
-        column[place], value[place] = turned.indices + n_rows, turned.data
-        after += size
+        turn(part, n_rows, after, column, value)
         n_rows += part.shape[0]
     return sparse.csr_array((value, column, ends.astype(index)), shape=(len(count), n_rows))
+
+
+def turn_slowly(
+    x: sparse.csr_array, first: int, after: NDArray[np.int64], row: NDArray, value: NDArray[np.float32]
+) -> None:
+    """`native.turn` by SciPy."""
+    turned = x.tocsc()
+    size = np.diff(turned.indptr)
+    place = np.repeat(after - turned.indptr[:-1], size) + np.arange(turned.nnz)
+    row[place], value[place] = turned.indices + first, turned.data
+    after += size
 
 
 def _together(parts: Iterable[sparse.csr_array]) -> Iterator[sparse.csr_array]:
