@@ -1,10 +1,10 @@
 """C code of ours for CPUs, compiled when the package is built, and checks of all that is passed to it.
 
 In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
-sparse products (`words/systems.py`), turn.c that of its transposing (`words/matrices.py`), local.c and settle.c that of loops over rare labels (`words/local.py`), score.c
-that of SciPy's and NumPy's way to a document's best labels (`words/index.py`), count.c that of scikit-learn's way from
-words to hash buckets (`words/text.py`). Those are the reference, and are used for everything else: GPUs, other types,
-machines for which nothing was compiled.
+sparse products (`words/systems.py`), turn.c that of its transposing (`words/matrices.py`), local.c and settle.c that of
+loops over rare labels (`words/local.py`), score.c that of SciPy's and NumPy's way to a document's best labels
+(`words/index.py`), count.c that of scikit-learn's way from words to hash buckets (`words/text.py`). Those are the
+reference, and are used for everything else: GPUs, other types, machines for which nothing was compiled.
 
 Wrong types and shapes are refused here, with ValueError; wrong indices by the C code, where it meets them.
 """
@@ -146,13 +146,14 @@ def turn(
 
     `first` is the number of x's first row.
     """
-    _require(0 <= first and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
+    rows = _Matrix(x)
+    _require(first >= 0 and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
     places = (
         _array("after", after, np.int64, (x.shape[1],)),
         _array("row", row, np.int32, row.shape),
         _array("value", value, np.float32, row.shape),
     )
-    _run("turn", loader.Turn(_Matrix(x).struct, first, row.size, *places), 1)
+    _run("turn", loader.Turn(rows.struct, first, row.size, *places), 1)
 
 
 def choose(
