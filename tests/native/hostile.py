@@ -207,12 +207,10 @@ class Cases:
         ]
         sizes, runs = tuple(map(int, self.rng.choice([1, 7, 64, 1 << 22], 3))), bool(self.rng.random() < 0.5)
         if self.hostile and texts and texts[-1]:
-            self.spoiled = True
-            texts[-1][-1] = str(self.rng.choice(["", " ", "   ", "a b", "\0", " " * 30, "<>"]))
+            texts[-1][-1] = str(self.rng.choice(["", " ", "a b", "\0", " " * 30, "<>", "x" * 100]))
+            self.spoiled = " " in texts[-1][-1]
         start, bucket, often = native.count(texts, sizes, runs=runs)
-        assert ((bucket >= 0) & (bucket < sum(sizes))).all()
-        if self.spoiled:
-            return
+        assert not self.spoiled, "a word with a space was counted"
         for i, words in enumerate(texts):
             marked = [f"<{word}>" for word in words if runs and len(word) >= 4]
             groups = words, map(" ".join, pairwise(words)), (m[i : i + 4] for m in marked for i in range(len(m) - 3))

@@ -57,7 +57,9 @@ def test_forgetting_words_changes_no_mention(monkeypatch):
     names, texts = Names.of([["cat"], ["dogs and cats"]]), [words_of("Cats and other animals, dogs and a cat")] * 2
     expected = names.mentions(texts, 2)
     monkeypatch.setattr("aplc.words.names.MOST_WORDS", 2)
-    found = Names.of([["cat"], ["dogs and cats"]]).mentions(texts, 2)
+    again = Names.of([["cat"], ["dogs and cats"]])
+    found = again.mentions(texts, 2)
+    assert len(again._places) <= 2
     assert all(map(np.array_equal, found, expected))
     assert found.label.tolist() == [0, 1, 0, 1]
 

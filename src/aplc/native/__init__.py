@@ -304,7 +304,9 @@ def count(
     _require(min(sizes) > 0 and sum(sizes) < 2**31, f"{sizes} buckets")
     parts = [" ".join([*words, ""]).encode() for words in texts]
     text, start = b"".join(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    room = max(1, 2 * sum(map(len, texts)) + runs * len(text))
+    n_words = sum(map(len, texts))
+    _require(text.count(b" ") == n_words, "a word has a space in it")
+    room = max(1, 2 * n_words + runs * len(text))
     _require(room < 2**31, "too many words at once")
     found, bucket = np.zeros(len(texts) + 1, dtype=np.int64), np.empty((2, room), dtype=np.int32)
     often = np.empty(room, dtype=np.float32)
@@ -312,7 +314,7 @@ def count(
     places = (array.ctypes.data for array in (start, found, bucket, bucket[1], often))
     words_at = ctypes.cast(ctypes.c_char_p(text), ctypes.c_void_p)
     call = loader.Count(len(texts), len(text), room, *n_buckets, words_at, *places)
-    _run("count", call, 1, wrong="a word has a space in it")
+    _run("count", call, 1)
     return found.astype(np.int32), bucket[0, : found[-1]], often[: found[-1]]
 
 

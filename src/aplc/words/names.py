@@ -66,7 +66,7 @@ def _hash(word: str) -> int:
 
 
 class _Places(dict[str, int]):
-    """Words' places in `Names.stem`, -1 for words that no name has. Each is looked for once."""
+    """Words' places in `Names.stem`, -1 for words that no name has; remembered."""
 
     def __init__(self, stem: NDArray[np.int64]) -> None:
         self.of_stem = dict(zip(stem.tolist(), range(len(stem)), strict=True))
@@ -114,7 +114,7 @@ class Names:
         return cls._build(label, size_K, np.array([part for _, parts in kept for part in parts], dtype=np.int64))
 
     @cached_property
-    def _places(self) -> "_Places":
+    def _places(self) -> _Places:
         return _Places(self.stem)
 
     @classmethod
