@@ -11,8 +11,7 @@ Wrong types and shapes are refused here, with ValueError; wrong indices by the C
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from scipy import sparse
 
 from aplc.console import Screen
 from aplc.native import loader
+from aplc.native.arrays import Matrix, array_at, is_rising, require, tensor_at
 from aplc.native.loader import NO_MEMORY, OUT_OF_RANGE, Library, UnusableError, found, threads
 
 if TYPE_CHECKING:  # words models predict without torch
@@ -75,25 +75,25 @@ def sweep(
     Tensors are contiguous and on the CPU: float32, ids int64, `row_weight` float64.
     """
     n_labels, n_rows, width, n_positives = sizes
-    _require(grad_weight is not None, "no memory for the weights' gradient")
-    _require((bias is None) == (grad_bias is None), "bias and its gradient go together")
-    _require((root is None) == (grad_root is None), "root and its gradient go together")
+    require(grad_weight is not None, "no memory for the weights' gradient")
+    require((bias is None) == (grad_bias is None), "bias and its gradient go together")
+    require((root is None) == (grad_root is None), "root and its gradient go together")
     outputs = len(weight)  # in the head, those of other clusters' roots follow
-    _require(min(sizes) >= 0 and outputs >= n_labels, f"{outputs} rows of weights for {n_labels} labels")
+    require(min(sizes) >= 0 and outputs >= n_labels, f"{outputs} rows of weights for {n_labels} labels")
     call = loader.Sweep(
         *sizes,
-        _tensor("weight", weight, "float32", (outputs, width)),
-        _tensor("bias", bias, "float32", (outputs,)),
-        _tensor("rows", rows, "float32", (n_rows, width)),
-        _tensor("row_weight", row_weight, "float64", (n_rows,)),
-        _tensor("root", root, "float32", (n_rows,)),
-        _tensor("label", label, "int64", (n_positives,)),
-        _tensor("row", row, "int64", (n_positives,)),
-        _tensor("loss", loss, "float32", ()),
-        _tensor("grad_weight", grad_weight, "float32", (outputs, width)),
-        _tensor("grad_bias", grad_bias, "float32", (outputs,)),
-        _tensor("grad_rows", grad_rows, "float32", (n_rows, width)),
-        _tensor("grad_root", grad_root, "float32", (n_rows,)),
+        tensor_at("weight", weight, "float32", (outputs, width)),
+        tensor_at("bias", bias, "float32", (outputs,)),
+        tensor_at("rows", rows, "float32", (n_rows, width)),
+        tensor_at("row_weight", row_weight, "float64", (n_rows,)),
+        tensor_at("root", root, "float32", (n_rows,)),
+        tensor_at("label", label, "int64", (n_positives,)),
+        tensor_at("row", row, "int64", (n_positives,)),
+        tensor_at("loss", loss, "float32", ()),
+        tensor_at("grad_weight", grad_weight, "float32", (outputs, width)),
+        tensor_at("grad_bias", grad_bias, "float32", (outputs,)),
+        tensor_at("grad_rows", grad_rows, "float32", (n_rows, width)),
+        tensor_at("grad_root", grad_root, "float32", (n_rows,)),
     )
     n_threads = _threads(n_labels * n_rows * width)
     memory = f"{n_threads} sums of the gradients of {n_rows} x {width} hidden states"
@@ -102,35 +102,19 @@ def sweep(
 
 def product(x: sparse.csr_array, dense: "Tensor", out: "Tensor") -> None:
     """x @ dense, all float32, tensors contiguous, with PyTorch's number of threads at most."""
-    matrix = _Matrix(x)
+    matrix = Matrix(x)
     width = dense.shape[1] if dense.dim() == 2 else -1
     places = (
-        _tensor("dense", dense, "float32", (x.shape[1], width)),
-        _tensor("out", out, "float32", (x.shape[0], width)),
+        tensor_at("dense", dense, "float32", (x.shape[1], width)),
+        tensor_at("out", out, "float32", (x.shape[0], width)),
     )
     _run("product", loader.Product(matrix.struct, width, *places), _threads(x.nnz * width))
 
 
-class _Matrix:
-    """A sparse matrix in float32 as C takes it: a struct, and the arrays it points to."""
-
-    def __init__(self, x: sparse.csr_array) -> None:
-        _require(sparse.issparse(x) and x.format == "csr" and x.ndim == 2, "not a sparse matrix by rows")
-        _require(max(x.shape) < 2**31, f"a matrix of {x.shape} is too large")
-        self.arrays = np.ascontiguousarray(x.indptr, np.int64), np.ascontiguousarray(x.indices, np.int32), x.data
-        start, column, value = self.arrays
-        places = (
-            _array("indptr", start, np.int64, (x.shape[0] + 1,)),
-            _array("indices", column, np.int32, value.shape),
-            _array("data", value, np.float32, (value.size,)),
-        )
-        self.struct = loader.Rows(*x.shape, len(value), *places)
-
-
 def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
     """x @ y as a dense matrix."""
-    _require(x.shape[1] == y.shape[0], f"shapes {x.shape} and {y.shape} do not fit")
-    first, second, out = _Matrix(x), _Matrix(y), np.empty((x.shape[0], y.shape[1]), dtype=np.float32)
+    require(x.shape[1] == y.shape[0], f"shapes {x.shape} and {y.shape} do not fit")
+    first, second, out = Matrix(x), Matrix(y), np.empty((x.shape[0], y.shape[1]), dtype=np.float32)
     _run("cross", loader.Cross(first.struct, second.struct, out.ctypes.data), threads())
     return out
 
@@ -146,12 +130,12 @@ def turn(
 
     `first` is the number of x's first row.
     """
-    rows = _Matrix(x)
-    _require(first >= 0 and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
+    rows = Matrix(x)
+    require(first >= 0 and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
     places = (
-        _array("after", after, np.int64, (x.shape[1],)),
-        _array("row", row, np.int32, row.shape),
-        _array("value", value, np.float32, row.shape),
+        array_at("after", after, np.int64, (x.shape[1],)),
+        array_at("row", row, np.int32, row.shape),
+        array_at("value", value, np.float32, row.shape),
     )
     _run("turn", loader.Turn(rows.struct, first, row.size, *places), 1)
 
@@ -169,14 +153,14 @@ def choose(
     `may` says which documents may be neighbours. Of `by_word` about `reach` entries are looked at for a label, the
     rarest words first. Values are not negative.
     """
-    _require((own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1]), "documents and words do not fit")
-    _require(most >= 0 and reach >= 0, f"{most} neighbours among {reach} entries")
-    rows, columns = _Matrix(x), _Matrix(by_word)
+    require((own.shape[1], *x.shape) == (x.shape[0], *by_word.shape[::-1]), "documents and words do not fit")
+    require(most >= 0 and reach >= 0, f"{most} neighbours among {reach} entries")
+    rows, columns = Matrix(x), Matrix(by_word)
     own_start, ids = np.ascontiguousarray(own.indptr, np.int64), np.ascontiguousarray(own.indices, np.int32)
-    _require(_is_rising(own), "the labels' documents are not where they should be")
+    require(is_rising(own), "the labels' documents are not where they should be")
     place = own_start + most * np.arange(len(own_start))
     document, count = np.empty(place[-1], dtype=np.int32), np.empty(own.shape[0], dtype=np.int64)
-    allowed = _array("may", may, np.bool_, (own.shape[1],))
+    allowed = array_at("may", may, np.bool_, (own.shape[1],))
     arrays = (array.ctypes.data for array in (place, document, count))
     own_places = own_start.ctypes.data, ids.ctypes.data, allowed
     call = loader.Choice(rows.struct, columns.struct, own.shape[0], len(ids), most, reach, *own_places, *arrays)
@@ -189,11 +173,11 @@ def spread(
     x: sparse.csr_array, start: NDArray[np.int64], document: NDArray[np.int32], given: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Of the documents of neighbourhoods, that `start` and `document` say: rows of x times their label's row."""
-    rows, n_labels, out = _Matrix(x), len(start) - 1, np.empty(len(document), dtype=np.float32)
+    rows, n_labels, out = Matrix(x), len(start) - 1, np.empty(len(document), dtype=np.float32)
     places = (
-        _array("start", start, np.int64, (max(n_labels, 0) + 1,)),
-        _array("document", document, np.int32, (document.size,)),
-        _array("given", given, np.float32, (n_labels, x.shape[1])),
+        array_at("start", start, np.int64, (max(n_labels, 0) + 1,)),
+        array_at("document", document, np.int32, (document.size,)),
+        array_at("given", given, np.float32, (n_labels, x.shape[1])),
     )
     _run("spread", loader.Spread(rows.struct, n_labels, len(document), *places, out.ctypes.data), threads())
     return out
@@ -209,14 +193,14 @@ def settle(
     most: int,
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """a + c of settle.c for each document of the neighbourhoods, and whether a label's iterations sufficed."""
-    rows, n_labels = _Matrix(x), len(start) - 1
+    rows, n_labels = Matrix(x), len(start) - 1
     out, solved = np.array(a), np.zeros(max(n_labels, 0), dtype=np.bool_)
     places = (
-        _array("start", start, np.int64, (max(n_labels, 0) + 1,)),
-        _array("document", document, np.int32, (document.size,)),
-        _array("diagonal", diagonal, np.float32, (x.shape[0],)),
-        _array("enough", enough, np.float32, (n_labels,)),
-        _array("a", out, np.float32, document.shape),
+        array_at("start", start, np.int64, (max(n_labels, 0) + 1,)),
+        array_at("document", document, np.int32, (document.size,)),
+        array_at("diagonal", diagonal, np.float32, (x.shape[0],)),
+        array_at("enough", enough, np.float32, (n_labels,)),
+        array_at("a", out, np.float32, document.shape),
     )
     call = loader.Settle(rows.struct, n_labels, len(document), most, *places, solved.ctypes.data)
     _run("settle", call, threads(), f"{x.shape[1]:,} words of a thread")
@@ -227,35 +211,24 @@ def collect(
     own: sparse.csr_array, x: sparse.csr_array, share: NDArray[np.float32], less: NDArray[np.float32], least: float
 ) -> sparse.csr_array:
     """own @ x, less the outer product of `share` and `less`, without what is smaller than `least`."""
-    _require(own.shape[1] == x.shape[0], f"shapes {own.shape} and {x.shape} do not fit")
-    of_label, rows, n_labels = _Matrix(own), _Matrix(x), own.shape[0]
-    _require(_is_rising(own) and _is_rising(x), "rows of a matrix are not where they should be")
-    _require(not own.nnz or 0 <= own.indices.min() <= own.indices.max() < x.shape[0], "no such document")
+    require(own.shape[1] == x.shape[0], f"shapes {own.shape} and {x.shape} do not fit")
+    of_label, rows, n_labels = Matrix(own), Matrix(x), own.shape[0]
+    require(is_rising(own) and is_rising(x), "rows of a matrix are not where they should be")
+    require(not own.nnz or 0 <= own.indices.min() <= own.indices.max() < x.shape[0], "no such document")
     # Room for every word of a label's documents. Most of it is never touched, and so takes no memory.
     entries = np.concatenate([[0], np.cumsum(np.diff(x.indptr)[own.indices], dtype=np.int64)])
     place = entries[own.indptr]
     word, weight = np.empty(place[-1], dtype=np.int32), np.empty(place[-1], dtype=np.float32)
     count = np.zeros(n_labels, dtype=np.int64)
     taken = (
-        _array("share", share, np.float32, (n_labels,)),
-        _array("less", less, np.float32, (x.shape[1],)),
+        array_at("share", share, np.float32, (n_labels,)),
+        array_at("less", less, np.float32, (x.shape[1],)),
     )
     found = (array.ctypes.data for array in (place, count, word, weight))
     _run("collect", loader.Weights(of_label.struct, rows.struct, *taken, least, *found), threads())
     start = np.concatenate([[0], np.cumsum(count)])
     kept = np.repeat(place[:-1] - start[:-1], count) + np.arange(start[-1])
     return sparse.csr_array((weight[kept], word[kept], start), shape=(n_labels, x.shape[1]))
-
-
-def _is_rising(x: sparse.csr_array) -> bool:
-    """Whether each row ends where the next begins, and the last within the entries."""
-    start = x.indptr
-    return (
-        len(start) == x.shape[0] + 1
-        and start[0] >= 0
-        and start[-1] <= len(x.indices)
-        and not (np.diff(start) < 0).any()
-    )
 
 
 def logits(
@@ -271,14 +244,14 @@ def logits(
 
     `curve` is (5, labels), as `Logits` in native.h has it.
     """
-    rows, n_labels = _Matrix(documents), bias.size
+    rows, n_labels = Matrix(documents), bias.size
     places = (
-        _array("start", start, np.int64, (documents.shape[1] + 1,)),
-        _array("label", label, np.int32, (label.size,)),
-        _array("weight", weight, np.int16, (label.size,)),
+        array_at("start", start, np.int64, (documents.shape[1] + 1,)),
+        array_at("label", label, np.int32, (label.size,)),
+        array_at("weight", weight, np.int16, (label.size,)),
         scale,
-        _array("bias", bias, np.float32, (n_labels,)),
-        _array("curve", curve, np.float32, (5, n_labels)),
+        array_at("bias", bias, np.float32, (n_labels,)),
+        array_at("curve", curve, np.float32, (5, n_labels)),
     )
     out = np.empty((documents.shape[0], n_labels), dtype=np.float32)
     call = loader.Logits(rows.struct, n_labels, label.size, *places, out.ctypes.data)
@@ -287,9 +260,9 @@ def logits(
 
 def best(x: NDArray[np.float32], k: int) -> NDArray[np.int32]:
     """The k largest of each row, largest first; of equal ones the lower column first."""
-    _require(x.ndim == 2 and 0 < k <= x.shape[1] < 2**31, f"the {k} best of a matrix of {x.shape}")
+    require(x.ndim == 2 and 0 < k <= x.shape[1] < 2**31, f"the {k} best of a matrix of {x.shape}")
     x, column = np.ascontiguousarray(x), np.empty((len(x), k), dtype=np.int32)
-    call = loader.Best(*x.shape, k, _array("x", x, np.float32, x.shape), column.ctypes.data)
+    call = loader.Best(*x.shape, k, array_at("x", x, np.float32, x.shape), column.ctypes.data)
     _run("best", call, threads())
     return column
 
@@ -301,13 +274,13 @@ def count(
 
     `sizes` are the buckets of each of the three.
     """
-    _require(min(sizes) > 0 and sum(sizes) < 2**31, f"{sizes} buckets")
+    require(min(sizes) > 0 and sum(sizes) < 2**31, f"{sizes} buckets")
     parts = [" ".join([*words, ""]).encode() for words in texts]
     text, start = b"".join(parts), np.cumsum([0, *map(len, parts)], dtype=np.int64)
     n_words = sum(map(len, texts))
-    _require(text.count(b" ") == n_words, "a word has a space in it")
+    require(text.count(b" ") == n_words, "a word has a space in it")
     room = max(1, 2 * n_words + runs * len(text))
-    _require(room < 2**31, "too many words at once")
+    require(room < 2**31, "too many words at once")
     found, bucket = np.zeros(len(texts) + 1, dtype=np.int64), np.empty((2, room), dtype=np.int32)
     often = np.empty(room, dtype=np.float32)
     n_buckets = *sizes[:2], sizes[2] if runs else 0
@@ -335,36 +308,3 @@ def _run(kernel: str, call: ctypes.Structure, n_threads: int, memory: str = "it"
 
 def _threads(multiplications: int) -> int:
     return min(threads(), 1 + multiplications // LEAST_WORK)
-
-
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise ValueError(otherwise)
-
-
-def _array(name: str, array: NDArray[Any], dtype: type, shape: Sequence[int]) -> int:
-    """Where a NumPy array's numbers are, if it is what C takes it for."""
-    fits = array.dtype == dtype and array.shape == tuple(shape) and array.flags.c_contiguous and array.flags.aligned
-    if not fits:
-        _require(False, f"{name}: {array.dtype} {array.shape} is not a contiguous {np.dtype(dtype)} {tuple(shape)}")
-    return array.ctypes.data
-
-
-def _tensor(name: str, tensor: "Tensor | None", dtype: str, shape: tuple[int, ...]) -> int | None:
-    """The same of a tensor."""
-    if tensor is None:
-        return None
-    kind = _kind(tensor.dtype)
-    if not (tensor.is_cpu and kind == dtype and tensor.shape == shape and tensor.is_contiguous()):
-        where = "the CPU" if tensor.is_cpu else "another device"
-        _require(False, f"{name}: {kind} {tuple(tensor.shape)} on {where} is not a contiguous {dtype} {shape}")
-    address = tensor.data_ptr()
-    if not address and tensor.numel():
-        _require(False, f"{name}: has no memory")
-    return address
-
-
-@cache
-def _kind(dtype: object) -> str:
-    """A type of tensors as NumPy names it."""
-    return str(dtype).removeprefix("torch.")
