@@ -1,5 +1,9 @@
 """Guards the choice of device: what is given comes first, a reason is said, and what is not there is one line."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -105,3 +109,11 @@ COMMANDS = ("plan", "pretrain", "train", "evaluate", "ablate", "predict", "revie
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_that_run_networks_take_it(command):
     assert "--device" in ok(aplc(*([command] if isinstance(command, str) else command), "--help"))
+
+
+def test_few_compiled_kernels_are_kept_unless_the_user_says_how_many():
+    names = "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"
+    others = {name: value for name, value in os.environ.items() if name not in names}
+    show = f"import os, aplc.nn.device; print(*(os.environ[name] for name in {names}))"
+    found = subprocess.run([sys.executable, "-c", show], env=others | {names[1]: "99"}, capture_output=True, check=True)
+    assert found.stdout.split() == [devices.KERNELS.encode(), b"99"]

@@ -50,10 +50,15 @@ ITERATIONS = 5
 """Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
 FREQUENT, OVERLAP = 0.4, 0.75
 """Of a document's entries, those of the `words.limit` weightiest words; n documents have n^0.75 times as many."""
-READ_TIMES = 3
-"""How many times what splitting texts into words takes: reading files, counting, matrices, tagging held-out texts."""
-LOCAL_PRODUCTS = 80
-"""Multiplications of a sparse product that one entry of a neighbourhood costs, with all that is done with it."""
+STARTING = 3.0
+"""Seconds until PyTorch is there, and for choosing the penalty."""
+READ_TIMES = 5
+"""How many times what splitting texts into words takes: reading files, names of labels, counting, matrices."""
+INVERSE_POWER = 2.7
+"""Of rows, the time an inverse takes: cubed in theory, but small ones are slower a number."""
+LOCAL_PRODUCTS, SCORE_PRODUCTS = 80, 300
+"""Multiplications of a sparse product that one entry of a neighbourhood costs, with all that is done with it, and one
+score of a left-out document."""
 ENTRY_BYTES = 34
 """Memory for an entry of X: by documents and by words, whole and cut into frequent and rare words."""
 
@@ -121,6 +126,7 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         work.sparse = (2 * ITERATIONS + 1) * n_often * entries
         work.sparse += (float((rare**OVERLAP).sum()) + learned) * FREQUENT * entries_each * size
         work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
+        work.scores = (len(rare) + twice) * learned
     of_block = (shape[1] + 3 * n_documents) if direct else (2 * shape[1] + 8 * n_documents)
     solving = 4 * size**2 + 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # an inverse, a block, curves
     n_weights = round(WEIGHTS * (entries_each * len(seen.label_ids) * len(counts)) ** 0.5)
@@ -159,7 +165,7 @@ def _entries(texts: list[str]) -> float:
 
 @dataclass
 class Work:
-    """What there is to do: reading (seconds), an inverse of `size` rows, and multiplications of three sorts."""
+    """What there is to do: reading (seconds), an inverse of `size` rows, and multiplications of several sorts."""
 
     reading: float
     size: int
@@ -169,6 +175,8 @@ class Work:
     """Multiplications of sparse products with many labels at once."""
     local: float = 0
     """Entries of neighbourhoods."""
+    scores: float = 0
+    """Rare labels' scores of left-out documents."""
 
     def seconds(self) -> float:
         matrix, right = torch.eye(PROBE) * 2, torch.ones(PROBE, PROBE_LABELS)
@@ -181,8 +189,9 @@ class Work:
         side = _clock(lambda: matrix @ right) / PROBE_LABELS
         product = _clock(lambda: (by_document(words), by_word(documents))) / (2 * PROBE_LABELS * x.nnz)
         scale = self.size / PROBE
-        solving = inverse * scale**3 + self.sides * side * scale**2
-        return self.reading + solving + (self.sparse + LOCAL_PRODUCTS * self.local) * product
+        solving = inverse * scale**INVERSE_POWER + self.sides * side * scale**2
+        products = self.sparse + LOCAL_PRODUCTS * self.local + SCORE_PRODUCTS * self.scores
+        return STARTING + self.reading + solving + products * product
 
 
 def _clock(work: Callable[[], object]) -> float:
