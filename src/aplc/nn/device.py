@@ -20,8 +20,8 @@ UNFIT = {"mps": "has no float64, in which losses are summed"}
 """Accelerators that PyTorch may find and networks can't use."""
 
 KERNELS = "16"
-"""Compiled kernels that oneDNN keeps on a CPU. By default 1,024, with their workspaces; batches have hundreds of lengths,
-so that memory would grow for hours."""
+"""Compiled kernels that oneDNN keeps on a CPU. By default 1,024, with their workspaces; batches have hundreds of
+lengths, so that memory would grow for hours."""
 for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):  # of oneDNN and of PyTorch's layer above it
     os.environ.setdefault(_variable, KERNELS)  # read at the first use, which comes later
 
