@@ -354,9 +354,9 @@ def words_of_text(text: str) -> list[str]:
     return words
 
 
-def word_counts(text: str, *, runs: bool) -> dict[int, int]:
-    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters."""
-    words, counts = words_of_text(text), Counter()
+def word_counts(text: str, *, runs: bool, first: int | None = None) -> dict[int, int]:
+    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters; of the first words."""
+    words, counts = words_of_text(text)[:first], Counter()
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     inside = []
     for word in words:

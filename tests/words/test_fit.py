@@ -3,9 +3,12 @@
 import json
 import random
 import shutil
+from collections import Counter
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from scipy import sparse
 
 from aplc import Tagger
 from aplc.config import Config
@@ -20,7 +23,9 @@ from aplc.train.relabel import retire_labels
 from aplc.train.run import train
 from aplc.words import fit as fit_module
 from aplc.words.blocks import Blocks
+from aplc.words.text import BUCKETS
 from helpers import Recorder, write_rows
+from reference import word_counts
 
 CONFIG = Config.from_preset("words").with_settings(["data.validation=0.2"])
 
@@ -177,6 +182,11 @@ def test_damaged_folders_are_refused(trained, tmp_path):
     with pytest.raises(ModelError, match=r"another version.* train it again"):
         load_tagger(tmp_path)
     config["words"]["version"] += 1
+    config["words"]["lead"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="whether the lead counts again"):
+        load_tagger(tmp_path)
+    config["words"]["lead"] = False
     config["words"]["n_words"] = 10**12
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="asks for"):
@@ -257,3 +267,26 @@ def test_runs_of_characters_are_read_where_texts_are_short(tmp_path, setting, lo
 
 
 LETTERS = {"Bauwesen": "abcdef", "Musik": "ghijkl"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_lead_counts_where_it_says_what_a_text_is_about(tmp_path, first):
+    """Texts have some words of their label and many of others, either in this order or in any."""
+    rng, rows = random.Random(0), []
+    words = {name: [f"{letters}{i}" for i in range(60)] for name, letters in LETTERS.items()}
+    every = [word for own in words.values() for word in own]
+    for i in range(400):
+        label = list(words)[i % 2]
+        text = rng.choices(words[label], k=32) + rng.choices(every, k=200)
+        rows.append({"text": " ".join(text if first else rng.sample(text, len(text))), "labels": [label]})
+    write_rows(tmp_path / "c.jsonl", rows)
+    screen = Recorder()
+    model = train(Source.from_corpus(Corpus.open(tmp_path / "c.jsonl")), CONFIG, tmp_path / "m", screen=screen).model
+    assert model.features.lead == load_tagger(tmp_path / "m").model.features.lead == first
+    assert f"words.lead = {'on' if first else 'off'}" in screen.text
+    counts = Counter(word_counts(rows[0]["text"], runs=False))
+    for _ in range(2 * first):
+        counts.update(word_counts(rows[0]["text"], runs=False, first=32))
+    column, often = map(np.array, zip(*sorted(counts.items()), strict=True))
+    counted = sparse.csr_array((often.astype(np.float32), column, [0, len(column)]), shape=(1, BUCKETS))
+    assert abs(model.features(counted) - model.prepare([rows[0]["text"]]).x).max() == 0

@@ -133,3 +133,10 @@ def test_the_cache_holds_what_was_counted(tmp_path):
         entries, _ = cache.document(i)
         expected = {bucket: min(count, 65_535) for bucket, count in counts_of(text).items()}
         assert dict(zip(entries["bucket"].tolist(), entries["count"].tolist(), strict=True)) == expected
+
+
+@given(st.lists(TEXTS.map(lambda text: 9 * f"{text} "), min_size=1, max_size=3), st.booleans())
+def test_the_lead_is_counted_apart(texts, runs):
+    for text, entries in zip(texts, entries_of(texts, runs=runs), strict=True):
+        lead = word_counts(text, runs=runs, first=32)
+        assert {entry["bucket"]: entry["lead"] for entry in entries if entry["lead"]} == lead

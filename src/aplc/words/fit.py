@@ -4,6 +4,7 @@ bench/LOG.md has the figures of each part. Shapes: N documents, V words and pair
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -22,16 +23,16 @@ from aplc.errors import CorpusError, RunError
 from aplc.files import digest
 from aplc.nn.distributed import world
 from aplc.words.blocks import Blocks
+from aplc.words.choice import FEWEST, choose, sample_of
 from aplc.words.curves import Curves, Floats, Scored, n_left_out
 from aplc.words.index import Index, rising
 from aplc.words.matrices import stacked
 from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.names import MENTION, Known, Names, learn_worth, mention_worth
 from aplc.words.names import VERSION as NAMES_VERSION
-from aplc.words.penalty import choose_ridge
 from aplc.words.reviewed import Reviewed
 from aplc.words.ridge import equations, solve
-from aplc.words.text import BUCKETS, ENTRY, VERSION, entries_of
+from aplc.words.text import AGAIN, BUCKETS, ENTRY, VERSION, entries_of
 
 SHORT = 200
 """Characters of a text, on average, below which runs of characters are read: titles have some 70, abstracts 1,000."""
@@ -53,6 +54,12 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     rows = np.setdiff1d(data.train_rows, cache.partial)
     if not len(rows):
         raise CorpusError("all training documents are feedback, which can only correct a corpus; give it as --more")
+    sample = rows[sample_of(len(rows), config.train.seed)]
+    with screen.bar("choosing penalty and lead"):
+        chosen = choose(lambda lead: read_matrices(cache, sample, replace(features, lead=lead), n_labels), config.words)
+    ridge, features = chosen.ridge, replace(features, lead=chosen.lead)
+    if len(rows) >= FEWEST and not (config.words.ridge and config.words.lead != "auto"):
+        screen.say(f"by leave-one-out scores: words.ridge = {ridge:g}, words.lead = {'on' if chosen.lead else 'off'}")
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
     reviewed = read_reviewed(cache, data.train_rows, features, n_seen, len(rows), screen)
     size = equations(x_NV.shape, config.words.limit)
@@ -67,11 +74,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     learned = n_left_out(len(rows), direct=direct)
     learn_from = np.sort(np.random.default_rng(config.train.seed).permutation(len(rows))[:learned])
     mentions_NL = _mentions(of_names, rows, n_labels)
-    ridge, limit, prune = config.words.ridge, config.words.limit, config.words.prune
-    if not ridge:
-        with screen.bar("choosing the penalty"):
-            ridge = choose_ridge(x_NV, y_NL, config.train.seed)
-        screen.say(f"penalty: words.ridge = {ridge:g}, by leave-one-out scores")
+    limit, prune = config.words.limit, config.words.prune
     weight_VL, mean_L, curves = solve(
         x_NV, y_NL[:, :n_seen], learn_from, limit=limit, ridge=ridge, prune=prune, screen=screen, blocks=blocks,
         mentions_ML=mentions_NL[learn_from][:, :n_seen].tocsc(), reviewed=reviewed,
@@ -240,9 +243,10 @@ def read_matrices(
         for start in range(0, len(rows), READ_AT_ONCE):
             entries, labels = zip(*(cache.document(int(i)) for i in rows[start : start + READ_AT_ONCE]), strict=True)
             joined, ends = np.concatenate(entries), np.cumsum([0, *map(len, entries)])
-            counts = sparse.csr_array(
-                (joined["count"].astype(np.float32), joined["bucket"], ends), shape=(len(entries), BUCKETS)
-            )
+            often = joined["count"].astype(np.float32)
+            if features.lead:
+                often += AGAIN * joined["lead"]
+            counts = sparse.csr_array((often, joined["bucket"], ends), shape=(len(entries), BUCKETS))
             ids, ends = np.concatenate(labels), np.cumsum([0, *map(len, labels)])
             y = sparse.csr_array((np.ones(len(ids), np.float32), ids, ends), shape=(len(labels), n_labels))
             y.sum_duplicates()

@@ -28,7 +28,7 @@ from aplc.nn.checked import check_settings, compare_headers, map_tensors, read_h
 from aplc.nn.weights import WEIGHTS
 from aplc.words.index import Index, best_columns
 from aplc.words.names import NO_DOCUMENTS, Mentions, Names
-from aplc.words.text import BUCKETS, STARTS, VERSION, count_single_words, count_split, words_of
+from aplc.words.text import AGAIN, BUCKETS, STARTS, VERSION, count_single_words, count_split, leads_of, words_of
 
 WEIGHTS_VERSION = 3
 """Of how weights are stored."""
@@ -53,6 +53,8 @@ class WordFeatures:
     bucket: NDArray[np.int64]
     """(V,), rising."""
     idf: NDArray[np.float32]
+    lead: bool = False
+    """Whether what is in a text's lead counts `AGAIN` times more."""
 
     @classmethod
     def choose(cls, document_counts: NDArray[np.integer], n_documents: int) -> Self:
@@ -150,9 +152,11 @@ class WordsModel:
         return max(1, min(256, LOGITS_AT_ONCE // self.n_labels))
 
     def prepare(self, texts: Sequence[str]) -> WordsBatch:
-        words = [words_of(text) for text in texts]
-        x_BV = self.features(count_split(words, runs=self.features.has_runs))
-        return WordsBatch(x_BV, self.names.mentions(words, self.n_labels))
+        words, runs = [words_of(text) for text in texts], self.features.has_runs
+        counts = count_split(words, runs=runs)
+        if self.features.lead:
+            counts += AGAIN * count_split(leads_of(words), runs=runs)
+        return WordsBatch(self.features(counts), self.names.mentions(words, self.n_labels))
 
     def read(self, batch: WordsBatch) -> Floats:
         """logits_BL."""
@@ -191,7 +195,7 @@ class WordsModel:
             "n_names": len(self.names.label),
             "n_parts": len(self.names.part),
         }
-        return {"words": {"version": VERSION, "weights": WEIGHTS_VERSION, **sizes}}
+        return {"words": {"version": VERSION, "weights": WEIGHTS_VERSION, "lead": self.features.lead, **sizes}}
 
     def save_parts(self, folder: Path) -> None:
         """A words model has no small files of its own."""
@@ -263,6 +267,8 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     sizes = [words.get(name) for name in ("n_words", "n_weights", "n_seen", "n_stems", "n_names", "n_parts")]
     if not all(type(size) is int and size >= 0 for size in sizes) or not 0 < words["n_seen"] <= n_labels:
         raise ModelError(f"{folder}: its config.json has no number of weights or names; the model is damaged")
+    if type(words.get("lead")) is not bool:
+        raise ModelError(f"{folder}: its config.json does not say whether the lead counts again; the model is damaged")
     n_words, n_weights, n_seen, n_stems, n_names, n_parts = sizes
     expected = {
         **{"bucket": (n_words,), "idf": (n_words,), "start": (n_words + 1,)},
@@ -277,7 +283,7 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     _check(tensors, n_labels, folder / file)
     names = Names(**{field.name: tensors[f"names.{field.name}"] for field in fields(Names)})
     index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
-    features = WordFeatures(tensors["bucket"], tensors["idf"])
+    features = WordFeatures(tensors["bucket"], tensors["idf"], words["lead"])
     later = tensors["learned"], *tensors["penalty"].tolist()
     return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"], n_seen, *later)
 

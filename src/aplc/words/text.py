@@ -5,6 +5,9 @@ without spaces between words it is one character, so that pairs are neighbouring
 into buckets, as scikit-learn's `FeatureHasher` does it, so that no vocabulary has to be stored. The price: two may
 share a bucket. Of 30,000 words about a hundred do; of the five million pairs of a large corpus one in four does, mostly
 with a pair of a single document, which is left out anyway.
+
+Titles and first sentences say what a text is about. Where that is so (`choice.py`), words at its beginning count as if
+they stood there three times.
 """
 
 import re
@@ -20,7 +23,7 @@ from sklearn.feature_extraction import FeatureHasher
 from aplc import native
 from aplc.data.scripts import WORD
 
-VERSION = 6
+VERSION = 7
 """Of what a word is and which bucket it has; a model has weights for the buckets of one version."""
 SIZES = 1 << 22, 1 << 24, 1 << 22
 STARTS = 0, SIZES[0], SIZES[0] + SIZES[1]
@@ -28,8 +31,10 @@ BUCKETS = sum(SIZES)
 """Words, pairs and runs of characters have buckets of their own, one group behind the other."""
 RUN = 4
 """Characters of a run; a word's beginning and end count as one each."""
-ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16)])
-"""One word or pair of a document, as the feature cache stores it."""
+LEAD, AGAIN = 32, 2
+"""Words that are a text's lead, and how many times more what is among them may count (bench/LOG.md)."""
+ENTRY = np.dtype([("bucket", np.int32), ("count", np.uint16), ("lead", np.uint16)])
+"""One word or pair of a document, as the feature cache stores it: how often it occurs, and how often in the lead."""
 
 _WORD = re.compile(rf"[a-z0-9]++(?![^\x00-\x7f])|{WORD}")
 """ASCII first, which nearly all words are: the other is for words of any script, and takes longer."""
@@ -76,9 +81,25 @@ def count_single_words(texts: Sequence[str]) -> sparse.csr_array:
     return sparse.csr_array(_HASHERS[0].transform([words_of(text) for text in texts]))
 
 
+def leads_of(words: Sequence[list[str]]) -> list[list[str]]:
+    """The lead of each text."""
+    return [own[:LEAD] for own in words]
+
+
 def entries_of(texts: Sequence[str], *, runs: bool) -> list[NDArray]:
-    """`count_words` as an array of `ENTRY` for each text."""
-    counts = count_words(texts, runs=runs)
-    entries = np.empty(counts.nnz, dtype=ENTRY)
-    entries["bucket"], entries["count"] = counts.indices, np.minimum(counts.data, np.iinfo(np.uint16).max)
+    """What occurs in texts and in their leads, as an array of `ENTRY` for each."""
+    words = [words_of(text) for text in texts]
+    counts, leads = count_split(words, runs=runs), count_split(leads_of(words), runs=runs)
+    entries = np.zeros(counts.nnz, dtype=ENTRY)
+    entries["bucket"], entries["count"] = counts.indices, _as_count(counts)
+    entries["lead"][np.searchsorted(_cells(counts), _cells(leads))] = _as_count(leads)
     return np.split(entries, counts.indptr[1:-1])
+
+
+def _as_count(counts: sparse.csr_array) -> NDArray[np.uint16]:
+    return np.minimum(counts.data, np.iinfo(np.uint16).max).astype(np.uint16)
+
+
+def _cells(counts: sparse.csr_array) -> NDArray[np.int64]:
+    """A number for each entry's row and column, rising."""
+    return np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)) * BUCKETS + counts.indices

@@ -1,14 +1,14 @@
-"""Guards the choice of the penalty: leave-one-out scores and their ranking match slow versions, and the best wins."""
+"""Guards the choice of penalty and lead: leave-one-out scores and their ranking match slow versions, and the best wins."""
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from aplc.config import Config
+from aplc.config import Config, WordsConfig
 from aplc.errors import AplcError
-from aplc.words import penalty
+from aplc.words import choice
+from aplc.words.choice import choose, sample_of
 from aplc.words.curves import Curves
-from aplc.words.penalty import choose_ridge
 from aplc.words.ridge import leave_one_out
 from reference import ridge_weights
 
@@ -49,22 +49,46 @@ def test_dcg_matches_a_loop():
     assert curves.dcg(np.full(12, 5)) == pytest.approx(expected / 50)
 
 
-def test_the_best_of_the_choices_is_taken(monkeypatch):
+def as_read(x, y):
+    """What `choose` reads, the same for either way to count the lead."""
+    return lambda _: (x, y)
+
+
+def test_the_best_penalty_is_taken(monkeypatch):
     x, y = draw(600, 300, 40, noise=0.02)
-    gains = {ridge: leave_one_out(x, y, ridge).dcg(np.bincount(y.indices)) for ridge in penalty.CHOICES}
+    gains = {ridge: leave_one_out(x, y, ridge).dcg(np.bincount(y.indices)) for ridge in choice.RIDGES}
     assert len(set(gains.values())) > 1
-    assert choose_ridge(x, y, seed=0) == max(gains, key=gains.get)
-    monkeypatch.setattr(penalty, "CHOICES", (1e-3, 1e3))
-    assert choose_ridge(x, y, seed=0) in (1e-3, 1e3)
+    assert choose(as_read(x, y), WordsConfig()) == (max(gains, key=gains.get), False)
+    monkeypatch.setattr(choice, "RIDGES", (1e-3, 1e3))
+    assert choose(as_read(x, y), WordsConfig()).ridge in (1e-3, 1e3)
+    assert choose(as_read(x, y), WordsConfig(ridge=7.0)).ridge == 7
+
+
+@pytest.mark.parametrize("setting", ["auto", "on", "off"])
+@pytest.mark.parametrize("better", [False, True])
+def test_the_lead_counts_again_where_that_ranks_labels_better(setting, better):
+    (x, y), (worse, _) = draw(600, 300, 40, noise=0.02), draw(600, 300, 40, noise=0.02, seed=1)
+
+    def read(lead):
+        return (x if lead == better else worse), y
+
+    assert choose(read, WordsConfig(lead=setting)).lead == {"auto": better, "on": True, "off": False}[setting]
 
 
 def test_few_documents_and_labels_that_the_sample_lacks(monkeypatch):
     x, y = draw(50, 30, 8, noise=0.05)
-    assert choose_ridge(x, y, seed=0) == penalty.CHOICES[0]
-    monkeypatch.setattr(penalty, "FEWEST", 10)
-    monkeypatch.setattr(penalty, "SAMPLE", 20)
-    assert choose_ridge(x, y, seed=0) in penalty.CHOICES
-    assert choose_ridge(x, sparse.csr_array((50, 8), dtype=np.float32), seed=0) == penalty.CHOICES[0]
+    assert choose(as_read(x, y), WordsConfig()) == (choice.RIDGES[0], False)
+    monkeypatch.setattr(choice, "FEWEST", 10)
+    assert choose(as_read(x, y), WordsConfig()).ridge in choice.RIDGES
+    none = sparse.csr_array((50, 8), dtype=np.float32)
+    assert choose(as_read(x, none), WordsConfig()) == (choice.RIDGES[0], False)
+
+
+def test_the_sample_is_drawn_once(monkeypatch):
+    monkeypatch.setattr(choice, "SAMPLE", 20)
+    sample = sample_of(50, seed=0)
+    assert sample.tolist() == sorted(set(sample.tolist())) == sample_of(50, seed=0).tolist()
+    assert (len(sample), len(sample_of(7, seed=0))) == (20, 7)
 
 
 def test_negative_penalty_is_refused():
