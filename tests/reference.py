@@ -355,7 +355,10 @@ def words_of_text(text: str) -> list[str]:
 
 
 def word_counts(text: str, *, runs: bool, first: int | None = None) -> dict[int, int]:
-    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters; of the first words."""
+    """{bucket: how often}: 2^22 buckets of words, 2^24 of pairs, 2^22 of runs of four characters.
+
+    With `first`, of the first words.
+    """
     words, counts = words_of_text(text)[:first], Counter()
     pairs = [f"{a} {b}" for a, b in pairwise(words)]
     inside = []

@@ -219,7 +219,7 @@ class WordsConfig:
     """Penalty on the weights; higher suits short texts and frequent labels, lower long texts and rare labels. 0: chosen
     by leave-one-out scores of a sample of the documents."""
     lead: Literal["auto", "on", "off"] = "auto"
-    """Whether the first 32 words of a text, its title and first sentence, count three times; "auto": chosen likewise."""
+    """Whether a text's first 32 words, its title and first sentence, count three times; "auto": chosen likewise."""
     prune: float = 0.02
     """Smaller weights are left out of the model."""
     runs: Literal["auto", "on", "off"] = "auto"

@@ -1,4 +1,4 @@
-"""Guards the choice of penalty and lead: leave-one-out scores and their ranking match slow versions, and the best wins."""
+"""Guards the choice of penalty and lead: leave-one-out scores, and their ranking, match slow versions."""
 
 import numpy as np
 import pytest

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -19,8 +19,27 @@ from aplc.cli.common import (
 )
 from aplc.cli.help import say_next
 from aplc.cli.reviews import evaluate_feedback
+from aplc.cli.rules import (
+    AllowOption,
+    BelowOption,
+    DenyOption,
+    ExpectedF1Option,
+    InputArgument,
+    KeepOption,
+    LabelsAsOption,
+    NotSchemeOption,
+    PrecisionOption,
+    SchemeOption,
+    TagsOption,
+    ThresholdOption,
+    TopKOption,
+)
 from aplc.data.columns import Columns
 from aplc.errors import AplcError
+
+if TYPE_CHECKING:  # torch takes seconds to import; --help should not
+    from aplc.models.trained import TrainedTagger
+    from aplc.predict.decide import Rule
 
 
 @reads_columns
@@ -126,65 +145,19 @@ def compare(
 @reads_columns
 def predict(
     model: ModelArgument,
-    input_: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A .jsonl, .json, .csv, .tsv, .parquet or .txt file; labels in it are not read; "
-            "- for JSON Lines on standard input.",
-        ),
-    ],
-    out: Annotated[
-        Path,
-        typer.Option(
-            help="File to write, a row for each document: .csv, .tsv, .json, or else JSON Lines; - for standard "
-            "output. An existing file is replaced."
-        ),
-    ],
-    top_k: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="At most this many labels for a document: 5 by default, 100 with --threshold, --precision or "
-            "--expected-f1.",
-        ),
-    ] = None,
-    threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Only labels with at least this probability.")
-    ] = None,
-    precision: Annotated[
-        float | None,
-        typer.Option(
-            min=0, max=1, help="Only labels probable enough that this share of them is right on held-out documents."
-        ),
-    ] = None,
-    expected_f1: Annotated[
-        bool, typer.Option("--expected-f1", help="As many labels as give the highest expected F1.")
-    ] = False,
-    allow: Annotated[Path | None, typer.Option(help="Only the labels in this file, one a line.")] = None,
-    deny: Annotated[Path | None, typer.Option(help="None of the labels in this file, one a line.")] = None,
-    scheme: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only labels of this scheme of the vocabulary. Can be given several times."),
-    ] = None,
-    not_scheme: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="No label of this scheme. Can be given several times.")
-    ] = None,
-    below: Annotated[
-        list[str] | None,
-        typer.Option(metavar="LABEL", help="Only this label and narrower ones. Can be given several times."),
-    ] = None,
-    labels_as: Annotated[
-        Literal["label", "name", "both"],
-        typer.Option(help="Write labels, what the vocabulary calls them, or both (names in a column of their own)."),
-    ] = "label",
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="Copy this column of the input to the output; 'all' for every column. Can be given several times.",
-        ),
-    ] = None,
+    input_: InputArgument,
+    out: TagsOption,
+    top_k: TopKOption = None,
+    threshold: ThresholdOption = None,
+    precision: PrecisionOption = None,
+    expected_f1: ExpectedF1Option = False,
+    allow: AllowOption = None,
+    deny: DenyOption = None,
+    scheme: SchemeOption = None,
+    not_scheme: NotSchemeOption = None,
+    below: BelowOption = None,
+    labels_as: LabelsAsOption = "label",
+    keep: KeepOption = None,
     device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
@@ -196,7 +169,7 @@ def predict(
     from aplc.data.formats import BadRows, read_documents
     from aplc.files import STDOUT
     from aplc.models.base import say_how
-    from aplc.predict.decide import Decision, Rule, read_names
+    from aplc.predict.decide import Rule, read_names
     from aplc.predict.search import predict_file
     from aplc.predict.writers import check_kept
     from aplc.store.folder import load_tagger
@@ -219,14 +192,7 @@ def predict(
     )
     trained, screen = load_tagger(model), Screen()
     say_how(trained.model.kind, screen)
-    if precision is not None and trained.calibration:
-        chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
-        found = trained.calibration.recall_at(chosen)
-        print(
-            f"threshold {chosen:g}: with it {precision:.0%} of all labels given were right on "
-            f"{count(trained.calibration.n_documents, 'held-out document')}, and {found:.1%} of theirs were found",
-            file=sys.stderr,
-        )
+    _say_threshold(trained, rule)
     with screen.bar("tagging") as advance:
         documents = check_kept(input_, read_documents(input_, bad_rows, columns), columns.keep)
         n, n_abstained = predict_file(
@@ -237,6 +203,22 @@ def predict(
     print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
     if out != STDOUT:
         say_next("serve", model)
+
+
+def _say_threshold(trained: "TrainedTagger", rule: "Rule") -> None:
+    """What `--precision` comes to."""
+    from aplc.data.checks import count
+    from aplc.predict.decide import Decision
+
+    if rule.precision is None or not trained.calibration:
+        return
+    chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
+    found = trained.calibration.recall_at(chosen)
+    print(
+        f"threshold {chosen:g}: with it {rule.precision:.0%} of all labels given were right on "
+        f"{count(trained.calibration.n_documents, 'held-out document')}, and {found:.1%} of theirs were found",
+        file=sys.stderr,
+    )
 
 
 @reads_columns

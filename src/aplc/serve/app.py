@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from aplc.serve import schema
 from aplc.serve.batcher import STUCK
 from aplc.serve.guard import FAILED, Guard, RefusalError
-from aplc.serve.routes import add_corrections, add_routes, answer_json
+from aplc.serve.routes import add_corrections, add_feedback, add_lookup, add_tagging, answer_json
 from aplc.serve.service import Service
 from aplc.serve.stream import TagStream
 from aplc.version import __version__
@@ -52,7 +52,8 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         lifespan=lifespan,
         redirect_slashes=False,
     )
-    add_routes(app, service)
+    for add in (add_tagging, add_lookup, add_feedback):
+        add(app, service)
     add_corrections(app, service, has_token=token is not None)
     _add_refusals(app)
     _add_pages(app)

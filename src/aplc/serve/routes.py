@@ -21,6 +21,7 @@ from aplc.serve.service import PROPOSED, Service, log
 
 ANSWER_TIMEOUT = 60.0
 """Seconds a caller waits for the model before it is told to try again later."""
+REFUSED = schema.problems(401, 408, 413, 422, 429, 503)
 
 
 async def result_of(future: "Future[Any]") -> Any:
@@ -47,24 +48,26 @@ def answer_json(value: Any, model: ServedModel | None = None) -> Response:
     return Response(json.dumps(value, ensure_ascii=False).encode(), headers=headers, media_type="application/json")
 
 
-def add_routes(app: FastAPI, service: Service) -> None:
-    refused = schema.problems(401, 408, 413, 422, 429, 503)
+async def _tags_of(service: Service, model: ServedModel, texts: list[str], k: int) -> list[Tags]:
+    with _queue_errors():
+        future = service.batcher.submit(model, texts, k)
+    return await result_of(future)
 
-    async def tags_of(model: ServedModel, texts: list[str], k: int) -> list[Tags]:
-        with _queue_errors():
-            future = service.batcher.submit(model, texts, k)
+
+async def _tags_within(service: Service, model: ServedModel, texts: list[str], rule: Rule) -> list[Tags]:
+    """By a part of the vocabulary: between two batches, whose texts may have any label."""
+    with _queue_errors():
+        future = service.batcher.submit_alone(partial(model.tag_within, texts, rule), len(texts))
+    try:
         return await result_of(future)
+    except AplcError as error:
+        raise RefusalError(422, f"body.{error}.") from None
 
-    async def tags_within(model: ServedModel, texts: list[str], rule: Rule) -> list[Tags]:
-        """By a part of the vocabulary: between two batches, whose texts may have any label."""
-        with _queue_errors():
-            future = service.batcher.submit_alone(partial(model.tag_within, texts, rule), len(texts))
-        try:
-            return await result_of(future)
-        except AplcError as error:
-            raise RefusalError(422, f"body.{error}.") from None
 
-    @app.post("/tag", response_model=schema.Tagged | schema.TaggedMany, responses=refused)
+def add_tagging(app: FastAPI, service: Service) -> None:
+    """What the model says of texts."""
+
+    @app.post("/tag", response_model=schema.Tagged | schema.TaggedMany, responses=REFUSED)
     async def tag(request: schema.TagRequest) -> Response:
         """Tag one text (`text`, answered with `tags`) or several (`texts`, answered with `results`).
 
@@ -87,12 +90,15 @@ def add_routes(app: FastAPI, service: Service) -> None:
             not_scheme=request.not_scheme,
             below=request.below,
         )
-        found = tags_within(model, texts, rule) if rule.is_narrow else tags_of(model, texts, rule.limit)
-        tagged = [model.answer(tags, rule.threshold or 0.0) for tags in await found]
+        if rule.is_narrow:
+            found = await _tags_within(service, model, texts, rule)
+        else:
+            found = await _tags_of(service, model, texts, rule.limit)
+        tagged = [model.answer(tags, rule.threshold or 0.0) for tags in found]
         service.metrics.abstentions.inc(sum(not answer["tags"] for answer in tagged))
         return answer_json({"results": tagged} if request.text is None else tagged[0], model)
 
-    @app.post("/explain", response_model=schema.Explained, responses={**refused, **schema.problems(404)})
+    @app.post("/explain", response_model=schema.Explained, responses={**REFUSED, **schema.problems(404)})
     async def explain_label(request: schema.ExplainRequest) -> Response:
         """Which words of a text speak for a label: each is left out in turn, and the change is measured."""
         model = service.model
@@ -107,6 +113,10 @@ def add_routes(app: FastAPI, service: Service) -> None:
         ]
         about = {"probability": round(explanation.probability, 6), "read": explanation.read}
         return answer_json({**model.named(request.label), **about, "words": words}, model)
+
+
+def add_lookup(app: FastAPI, service: Service) -> None:
+    """What labels there are, and how the server is doing."""
 
     @app.get("/labels", response_model=schema.Labels, responses=schema.problems(401, 422))
     def find_labels(
@@ -123,7 +133,11 @@ def add_routes(app: FastAPI, service: Service) -> None:
         service.metrics.queue_texts.set(service.batcher.waiting)
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
-    @app.post("/feedback", response_model=schema.Stored, responses={**refused, **schema.problems(404, 507)})
+
+def add_feedback(app: FastAPI, service: Service) -> None:
+    """What people say of labels."""
+
+    @app.post("/feedback", response_model=schema.Stored, responses={**REFUSED, **schema.problems(404, 507)})
     async def feedback(request: schema.Correction) -> Response:
         """Store which labels of a text are right, which are wrong and which are missing.
 
@@ -140,7 +154,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
             new = model.resolve(entry)
         except AplcError as error:
             raise RefusalError(422, f"body: {error}.") from None
-        (proposed,) = await tags_of(model, [request.text], PROPOSED)
+        (proposed,) = await _tags_of(service, model, [request.text], PROPOSED)
         try:
             await service.store(model, entry, proposed)
         except OSError as error:
