@@ -27,7 +27,7 @@ from aplc.data.batches import by_length
 from aplc.data.corpus import Corpus
 from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.metrics import Metrics
-from aplc.models.blend import FOLDS, Pairs, beside, curves_at, log_odds, place, regress
+from aplc.models.blend import FOLDS, Pairs, curves_at, log_odds, place, regress
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import Encoder, build_encoder
 from aplc.store.folder import load_tagger
@@ -36,11 +36,9 @@ from aplc.words.curves import LEARN_FROM
 from aplc.words.fit import count_documents, read_matrices
 from aplc.words.index import rising
 from aplc.words.model import WordFeatures, best_labels
-from aplc.words.names import Mentions
 from aplc.words.ridge import solve
 from aplc.words.text import ENTRY, VERSION, entries_of
 
-NO_MENTIONS = Mentions(*np.zeros((2, 0), dtype=np.int64), np.zeros(0, dtype=np.float32))
 SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 
 
@@ -74,11 +72,11 @@ class Bench:
 
     def blend(self, words: np.ndarray, network: np.ndarray) -> np.ndarray:
         """Held-out logits, each of a blend learned on the other folds."""
-        pairs = Pairs(*pairs_of(np.arange(len(words)), self.truth, words, network, NO_MENTIONS))
+        pairs = Pairs(*pairs_of(np.arange(len(words)), self.truth, words, network))
         knots_LK, blended = place(self.data.labels.counts), np.empty_like(words)
         for i in range(FOLDS):
             learned = regress(pairs, knots_LK, pairs.document % FOLDS != i)
-            a_L, b_L, c_L = curves_at(beside(knots_LK, mentioned=False), learned)
+            a_L, b_L, c_L = curves_at(knots_LK, learned)
             blended[i::FOLDS] = a_L + b_L * words[i::FOLDS] + c_L * network[i::FOLDS]
         return blended
 

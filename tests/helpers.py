@@ -208,5 +208,5 @@ def with_both_parts(trained):
 
     rng = np.random.default_rng(0)
     n = trained.model.n_labels
-    curves = [np.stack([rng.normal(size=n), rng.random(n), rng.random(n)]).astype(np.float32) for _ in range(2)]
-    return replace(trained, model=replace(trained.model, blend=Blend(*curves)), calibration=None)
+    curve = np.stack([rng.normal(size=n), rng.random(n), rng.random(n)]).astype(np.float32)
+    return replace(trained, model=replace(trained.model, blend=Blend(curve)), calibration=None)

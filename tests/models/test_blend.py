@@ -8,7 +8,6 @@ from scipy.special import expit
 
 import reference
 from aplc.models.blend import Blend, Pairs, dcg, log_likelihood, log_odds
-from aplc.words.names import Mentions
 
 COUNTS = np.round(2_000 / np.arange(1, 301)).astype(np.int64)
 
@@ -22,12 +21,7 @@ def pairs(*, network_knows, n_documents=400, seed=0, doubt=2.0):
     noise = np.where(label < 50, doubt, 0.3)
     words = truth + rng.normal(size=len(label)) * noise
     network = np.where(network_knows(label), truth + rng.normal(size=len(label)) * 0.3, rng.normal(-3, 2, len(label)))
-    hit = rng.random(len(label)) < expit(truth)
-    return Pairs(document, label, words, network, hit, np.zeros(len(label), dtype=bool))
-
-
-def mentions(document, label):
-    return Mentions(np.array(document), np.array(label), np.zeros(len(label), dtype=np.float32))
+    return Pairs(document, label, words, network, rng.random(len(label)) < expit(truth))
 
 
 def frequent(label):
@@ -72,7 +66,7 @@ def test_few_hits_teach_nothing():
     assert not blend.uses_network
     assert "too few" in found
     opinions = np.random.default_rng(0).normal(size=(2, 1, len(COUNTS)))
-    assert np.array_equal(blend(*opinions, mentions([0], [7])), opinions[0])
+    assert np.array_equal(blend(*opinions), opinions[0])
 
 
 def test_neither_part_can_lower_the_blend():
@@ -104,19 +98,8 @@ def test_blended_probabilities_match_reference():
     rng = np.random.default_rng(0)
     words, network = rng.random((2, 40))
     network[:3] = 0, 1, 1e-30
-    curve, mentioned = rng.random((2, 3, 40)).astype(np.float32)
-    blended = Blend(curve, mentioned)(log_odds(words)[None], log_odds(network)[None], mentions([0, 0], [3, 39]))
-    own = np.where(np.isin(np.arange(40), [3, 39]), mentioned, curve)
-    rows = zip(own.T, log_odds(words), network, strict=True)
+    curve = rng.random((3, 40)).astype(np.float32)
+    found = expit(Blend(curve)(log_odds(words), log_odds(network)))
+    rows = zip(curve.T, log_odds(words), network, strict=True)
     expected = [reference.blended_probability(*row) for row in rows]
-    assert np.allclose(expit(blended), [expected], atol=1e-6)
-
-
-def test_where_a_text_mentions_a_label_the_network_may_count_less():
-    """Names are what only the words part knows: here the network calls every mentioned label improbable."""
-    made = pairs(network_knows=lambda label: label >= 0)
-    mentioned = np.random.default_rng(1).random(len(made.label)) < 0.2
-    made = replace(made, mentioned=mentioned, network=np.where(mentioned, -6.0, made.network))
-    blend, _ = Blend.learn(made, COUNTS)
-    assert (blend.mentioned_3L[1] > blend.curve_3L[1] + 0.2).all()
-    assert (blend.mentioned_3L[2] < blend.curve_3L[2] - 0.2).all()
+    assert np.allclose(found, expected, atol=1e-6)

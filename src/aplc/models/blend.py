@@ -3,13 +3,10 @@
     logit = a + b w + c v,     a, b and c curves in log n: straight from knot to knot, six knots each,
 
 w the words model's logit, v the network's, n the label's training documents. Words know most about rare labels, the
-network about frequent ones, and a blend that knows n takes from each what it is good for. Only the words part knows
-labels' names: where a text mentions the label (`words/names.py`), a number is added to each of a, b and c.
-
-The 21 numbers are learned by logistic regression on held-out documents, which neither part has seen, and are pulled
-towards the words alone (a = 0, b = 1, c = 0). Where cross-validation on these documents finds that the network adds
-nothing, they stay there: a network that is of no use costs nothing. Why curves: quadratic in log n, the blend lost half
-a point of PSP; so it did without regard to mentions (bench/LOG.md).
+network about frequent ones, and a blend that knows n takes from each what it is good for. The 18 numbers are learned by
+logistic regression on held-out documents, which neither part has seen, and are pulled towards the words alone (a = 0,
+b = 1, c = 0). Where cross-validation on these documents finds that the network adds nothing, they stay there: a network
+that is of no use costs nothing. Why curves: quadratic in log n, the blend lost half a point of PSP (bench/LOG.md).
 
 Shapes: B documents, L labels, K knots, N pairs of a held-out document and a candidate label.
 """
@@ -21,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aplc.words import pulled
-from aplc.words.names import Mentions
 
 CANDIDATES = 120
 """Labels of a held-out document that the blend is learned from: so many of each part's best."""
@@ -57,33 +53,24 @@ class Pairs:
     words: Floats
     network: Floats
     hit: Bools
-    mentioned: Bools
-    """Whether the document mentions the label."""
 
 
 @dataclass(frozen=True)
 class Blend:
     curve_3L: NDArray[np.float32]
     """a, b and c of every label."""
-    mentioned_3L: NDArray[np.float32]
-    """The same where a text mentions the label."""
 
     @classmethod
     def of_words_alone(cls, n_labels: int) -> Self:
-        alone_3L = np.repeat(np.array([[0.0], [1.0], [0.0]], dtype=np.float32), n_labels, axis=1)
-        return cls(alone_3L, alone_3L)
+        return cls(np.repeat(np.array([[0.0], [1.0], [0.0]], dtype=np.float32), n_labels, axis=1))
 
     @property
     def uses_network(self) -> bool:
-        return bool(self.curve_3L[2].any() or self.mentioned_3L[2].any())
+        return bool(self.curve_3L[2].any())
 
-    def __call__(self, words_BL: Floats, network_BL: Floats, mentions: Mentions) -> Floats:
+    def __call__(self, words_BL: Floats, network_BL: Floats | np.floating) -> Floats:
         a_L, b_L, c_L = self.curve_3L
-        both_BL = a_L + b_L * words_BL + c_L * network_BL
-        document, label, _ = mentions
-        a, b, c = self.mentioned_3L[:, label]
-        both_BL[document, label] = a + b * words_BL[document, label] + c * network_BL[document, label]
-        return both_BL
+        return a_L + b_L * words_BL + c_L * network_BL
 
     @classmethod
     def learn(cls, pairs: Pairs, label_counts: Ints) -> tuple[Self, str]:
@@ -101,24 +88,22 @@ class Blend:
         gain = log_likelihood(pairs, blended) - log_likelihood(pairs, refitted)
         words, both = (dcg(pairs, logits).mean() for logits in (pairs.words, blended))
         found = f"DCG@{AT} {words:.3f} with words, {both:.3f} with both, on held-out documents"
-        learned, seen_L = regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)), label_counts > 0
-        blend = cls(*(curves_at(beside(knots_LK, mentioned=mentioned), learned) for mentioned in (False, True)))
-        for curve_3L in (blend.curve_3L, blend.mentioned_3L):  # the network knows nothing of labels without documents
-            curve_3L[:, ~seen_L] = alone.curve_3L[:, ~seen_L]
-        if not (gain.mean() > 2 * gain.std() / len(gain) ** 0.5 and both > words and blend.uses_network):
+        curve_3L = curves_at(knots_LK, regress(pairs, knots_LK, np.ones(len(fold), dtype=bool)))
+        seen_L = label_counts > 0
+        curve_3L[:, ~seen_L] = alone.curve_3L[:, ~seen_L]  # the network knows nothing of labels without documents
+        adds = gain.mean() > 2 * gain.std() / len(gain) ** 0.5 and both > words and bool(curve_3L[2].any())
+        if not adds:
             return alone, f"words alone; the network adds nothing ({found})"
-        _, b_L, c_L = blend.curve_3L[:, seen_L]
-        share_L = c_L / np.maximum(b_L + c_L, 1e-9)
+        share_L = (curve_3L[2] / np.maximum(curve_3L[1] + curve_3L[2], 1e-9))[seen_L]
         counts = f"the network counts {share_L[0]:.0%} for the most frequent label, {share_L[-1]:.0%} for the rarest"
-        return blend, f"{found}; {counts}"
+        return cls(curve_3L.astype(np.float32)), f"{found}; {counts}"
 
 
 def _crossed(pairs: Pairs, knots_LK: Floats, fold: Ints) -> Floats:
     """Blended logits of the pairs, each by a blend that was learned on the other folds."""
     blended = np.empty(len(fold))
-    knots_NK = beside(knots_LK[pairs.label], mentioned=pairs.mentioned)
     for i in range(FOLDS):
-        a_N, b_N, c_N = curves_at(knots_NK, regress(pairs, knots_LK, fold != i))
+        a_N, b_N, c_N = curves_at(knots_LK, regress(pairs, knots_LK, fold != i))[:, pairs.label]
         blended[fold == i] = (a_N + b_N * pairs.words + c_N * pairs.network)[fold == i]
     return blended
 
@@ -130,24 +115,18 @@ def place(label_counts: Ints) -> Floats:
     return np.stack([np.interp(log_n_L, knots_K, one) for one in np.eye(KNOTS)], 1)
 
 
-def beside(knots_LK: Floats, *, mentioned: Bools | bool) -> Floats:
-    """Where labels stand, and as one more knot whether a text mentions them."""
-    return np.column_stack([knots_LK, np.broadcast_to(mentioned, len(knots_LK))])
-
-
-def curves_at(knots_LK: Floats, learned_3K: Floats) -> NDArray[np.float32]:
+def curves_at(knots_LK: Floats, learned_3K: Floats) -> Floats:
     """a, b and c of every label, (3, L); b and c are at least 0."""
     a_L, b_L, c_L = learned_3K @ knots_LK.T
-    return np.stack([a_L, np.maximum(b_L + 1, 0), np.maximum(c_L, 0)]).astype(np.float32)
+    return np.stack([a_L, np.maximum(b_L + 1, 0), np.maximum(c_L, 0)])
 
 
 def regress(pairs: Pairs, knots_LK: Floats, chosen: Bools) -> Floats:
-    """a, b - 1 and c at the knots and beside them, (3, K + 1), by penalised logistic regression on the chosen pairs."""
+    """a, b - 1 and c at the knots, (3, K), by penalised logistic regression on the chosen pairs."""
     words, network = (x[chosen].astype(np.float64) for x in (pairs.words, pairs.network))
     sides_N3 = np.stack([np.ones_like(words), words, network], 1)
-    knots_NK = beside(knots_LK[pairs.label[chosen]], mentioned=pairs.mentioned[chosen])
-    x = (sides_N3[:, :, None] * knots_NK[:, None]).reshape(len(words), -1)
-    return pulled.regress(x, pairs.hit[chosen], offset=words, penalty=PENALTY).reshape(3, -1)
+    x = (sides_N3[:, :, None] * knots_LK[pairs.label[chosen], None]).reshape(len(words), 3 * KNOTS)
+    return pulled.regress(x, pairs.hit[chosen], offset=words, penalty=PENALTY).reshape(3, KNOTS)
 
 
 def log_likelihood(pairs: Pairs, logits: Floats) -> Floats:

@@ -77,12 +77,11 @@ class BothModel:
         return self.words.prepare(texts), self.network.prepare(texts)
 
     def read(self, batch: tuple[WordsBatch, Batch]) -> Read:
-        mentions = batch[0].mentions
         if not self.blend.uses_network:
             words_BL = self.words.read(batch[0])
-            return Read(words_BL, None, self.blend(words_BL, np.zeros_like(words_BL), mentions), batch[1])
+            return Read(words_BL, None, self.blend(words_BL, np.float32(0)), batch[1])
         words_BL, network_BL = self.opinions(batch)
-        return Read(words_BL, network_BL, self.blend(words_BL, network_BL, mentions), batch[1])
+        return Read(words_BL, network_BL, self.blend(words_BL, network_BL), batch[1])
 
     def topk(self, states: Read, k: int, allowed: NDArray[np.bool_] | None = None) -> tuple[Ids, Probs]:
         return best_labels(states.both, k, allowed)
@@ -128,23 +127,21 @@ class BothModel:
 def save_blend(blend: Blend, folder: Path) -> None:
     try:
         with atomic_path(folder / BLEND_FILE) as temporary:
-            save_file({"curve": blend.curve_3L, "mentioned": blend.mentioned_3L}, temporary)
+            save_file({"curve": blend.curve_3L}, temporary)
     except SafetensorError as error:
         raise ModelError(f"{folder / BLEND_FILE}: can't be written ({error})") from None
 
 
 def load_blend(folder: Path, n_labels: int) -> Blend:
     path = folder / BLEND_FILE
-    names = "curve", "mentioned"
-    compare_headers(dict.fromkeys(names, (3, n_labels)), read_header(path, dict.fromkeys(names, "F32")), folder)
+    compare_headers({"curve": (3, n_labels)}, read_header(path, {"curve": "F32"}), folder)
     try:
-        tensors = load_file(path)
+        curve_3L = load_file(path)["curve"]
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: damaged ({error})") from None
-    for name, curve_3L in tensors.items():
-        if not (np.abs(curve_3L) < 1e6).all() or (curve_3L[1:] < 0).any():  # also refuses NaN
-            raise ModelError(f"{path}: {name} has NaN, negative or very large values; the model is damaged")
-    return Blend(*map(tensors.__getitem__, names))
+    if not (np.abs(curve_3L) < 1e6).all() or (curve_3L[1:] < 0).any():  # also refuses NaN
+        raise ModelError(f"{path}: curve has NaN, negative or very large values; the model is damaged")
+    return Blend(curve_3L)
 
 
 def load(folder: Path, settings: dict[str, Any], config: Config) -> BothModel:

@@ -36,7 +36,6 @@ from aplc.words.blocks import FOLDER, Blocks
 from aplc.words.fit import fit_words
 from aplc.words.index import best_columns
 from aplc.words.model import Floats, WordsModel
-from aplc.words.names import Mentions
 
 
 def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -> None:
@@ -101,10 +100,9 @@ def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> t
             texts = [document.text for document in block]
             truth = [trained.labels.encode(document.labels) for document in block]
             for members in by_length([len(text) for text in texts], model.batch_size):
-                batch = model.prepare([texts[i] for i in members])
-                words, network = (logits_BL[:, : model.network.n_labels] for logits_BL in model.opinions(batch))
-                own = [truth[i] for i in members]
-                parts.append(pairs_of(seen + members, own, words, network, batch[0].mentions))
+                opinions = model.opinions(model.prepare([texts[i] for i in members]))
+                known = [logits_BL[:, : model.network.n_labels] for logits_BL in opinions]
+                parts.append(pairs_of(seen + members, [truth[i] for i in members], *known))
                 advance(len(members))
             seen += len(block)
     document, *others = map(np.concatenate, zip(*parts, strict=True))
@@ -113,19 +111,14 @@ def learn_blend(trained: TrainedTagger, data: TrainingData, screen: Screen) -> t
 
 
 def pairs_of(
-    document_B: NDArray[np.int64],
-    truth: Sequence[Sequence[int]],
-    words_BL: Floats,
-    network_BL: Floats,
-    mentions: Mentions,
+    document_B: NDArray[np.int64], truth: Sequence[Sequence[int]], words_BL: Floats, network_BL: Floats
 ) -> tuple[NDArray, ...]:
     """The columns of `Pairs` for a batch."""
     k = min(CANDIDATES, words_BL.shape[1])
     best = [np.unique(row) for row in np.concatenate([best_columns(words_BL, k), best_columns(network_BL, k)], 1)]
     row, label = np.repeat(np.arange(len(best)), list(map(len, best))), np.concatenate(best)
     hit = np.concatenate([np.isin(own, true) for own, true in zip(best, truth, strict=True)])
-    mentioned = np.isin(row << 32 | label, mentions.document << 32 | mentions.label)
-    return document_B[row], label, words_BL[row, label], network_BL[row, label], hit, mentioned
+    return document_B[row], label, words_BL[row, label], network_BL[row, label], hit
 
 
 def add_labels(
@@ -134,10 +127,7 @@ def add_labels(
     """Both parts, with more labels in the words part: the network has nothing to say of them."""
     words, left_out = later.add_labels(model.words, config, examples, advance)
     more = Blend.of_words_alone(len(examples.names))
-    old = model.blend
-    blend = Blend(
-        np.concatenate([old.curve_3L, more.curve_3L], 1), np.concatenate([old.mentioned_3L, more.mentioned_3L], 1)
-    )
+    blend = Blend(np.concatenate([model.blend.curve_3L, more.curve_3L], 1))
     return replace(model, words=words, blend=blend), left_out
 
 
