@@ -45,7 +45,8 @@ and docs/scale.md."""
 KEPT, MOST_KEPT = 2, 0.65
 """Of a document's pairs, so many times the share that occurs twice in a sample is known, up to this share."""
 WEIGHTS, WEIGHT_BYTES = 19, 14
-"""Weights kept for a label: so many times the square root of its documents' entries (16 to 22 on these corpora)."""
+"""Weights kept for a label: so many times the square root of its documents' entries (16 to 22 on these corpora), and
+no more than these have."""
 ITERATIONS = 5
 """Of conjugate gradients, two to six on these corpora; each multiplies twice with all entries."""
 FREQUENT, OVERLAP = 0.4, 0.75
@@ -128,9 +129,10 @@ def plan(source: Source, config: Config, *, memory: float | None = None, screen:
         work.local = sides * (NEIGHBOURS + float(rare.mean() if len(rare) else 0)) * entries_each
         work.scores = (len(rare) + twice) * learned
     of_block = (shape[1] + 3 * n_documents) if direct else (2 * shape[1] + 8 * n_documents)
-    solving = 4 * size**2 + 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # an inverse, a block, curves
-    n_weights = round(WEIGHTS * (entries_each * len(seen.label_ids) * len(counts)) ** 0.5)
-    solving += WEIGHT_BYTES * n_weights  # while they are put together
+    block_bytes = 4 * block * of_block + 26 * learned * (block + CANDIDATES)  # with its candidates for curves
+    of_labels = entries_each * len(seen.label_ids)
+    n_weights = round(min(WEIGHTS * (of_labels * len(counts)) ** 0.5, of_labels))
+    solving = 4 * size**2 + max(block_bytes, WEIGHT_BYTES * n_weights)  # weights are put together after the last block
     peak = resident_bytes() + ENTRY_BYTES * round(entries) + max(INVERSE_BYTES * size**2, solving)
     return WordsPlan(
         n_documents=n_documents,
