@@ -9,8 +9,9 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
 
 install: .venv/.core  ## install aplc into .venv
+	@echo "installed: $(BIN)/aplc; README.md has the first steps, make demo a whole run"
 
-demo: .venv/.core  ## train words and a network on 24,000 PubMed citations, score them, and tag a few (about 6 minutes)
+demo: .venv/.core  ## train words and a network on 24,000 PubMed citations, score them, and tag a few (3 to 6 minutes)
 	@rm -rf demo/model
 	$(BIN)/aplc data pubmed-mesh --out demo/corpus
 	$(BIN)/aplc train demo/corpus --preset tiny --set model.kind=both --out demo/model

@@ -148,3 +148,11 @@ def test_documents_without_labels_or_text_are_counted_and_left_out_only_if_asked
     assert "left out: 3 documents without labels" in shown
     for name, n in (("all", 24), ("labelled", 21)):
         assert sum(len(path.read_text().splitlines()) for path in (tmp_path / name).glob("*.jsonl")) == n
+
+
+def test_labels_in_a_column_of_another_name_are_missed(tmp_path):
+    write(tmp_path / "a.csv", "text,subjects\n" + "".join(f"text {i},cats;dogs\n" for i in range(50)))
+    said = ok(aplc("split", tmp_path / "a.csv", "--out", tmp_path / "corpus"))
+    assert "no document has a label; if the column has another name, split again with --labels-column NAME" in said
+    said = ok(aplc("split", tmp_path / "a.csv", "--out", tmp_path / "again", "--labels-column", "subjects"))
+    assert "no document has a label" not in said

@@ -82,6 +82,16 @@ def test_words_and_pairs_of_a_words_model_are_explained(words_tagger):
     assert effects[","] == effects["!"] == 0
 
 
+def test_words_still_count_where_a_label_is_all_but_certain(words_tagger):
+    """In float32 log-odds of 20 and of 25 are both the probability 1."""
+    model = words_tagger.model
+    sure = replace(words_tagger, model=replace(model, bias_L=model.bias_L + 24))
+    (rain, snow), (unsure, _) = (explain(tagger, "rain snow", "météo").parts for tagger in (sure, words_tagger))
+    assert rain.effect == pytest.approx(unsure.effect, rel=1e-3)
+    assert rain.effect > 1
+    assert snow.effect == pytest.approx(0, abs=1e-3)
+
+
 def test_long_text_is_not_read_whole_even_if_the_model_does(tagger, monkeypatch):
     monkeypatch.setattr("aplc.predict.explain.LONGEST", 9)
     assert explain(tagger, "rain and snow", "météo") == explain(tagger, "rain and ", "météo")

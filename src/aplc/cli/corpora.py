@@ -118,14 +118,17 @@ def split(
         print(f"{part}: {count(n, 'document')}, {count(done.labels[part], 'label')}")
     if "test" in done.counts:
         print(f"labels of test that train lacks: {done.unseen:,}")
-    if done.unlabelled and labelled_only:
+    has_labels = any(done.labels.values())
+    if not has_labels:
+        print("no document has a label; if the column has another name, split again with --labels-column NAME")
+    elif done.unlabelled and labelled_only:
         print(f"left out: {count(done.unlabelled, 'document')} without labels")
     elif done.unlabelled:
         print(f"without labels: {count(done.unlabelled, 'document')}, in all parts; --labelled-only leaves them out")
     if done.empty:
         print(f"without text: {count(done.empty, 'document')}, of which nothing can be learned")
     print(f"corpus: {out}")
-    say_next("train", out, "--out", "model")
+    say_next("train" if has_labels else "pretrain", out, "--out", "model" if has_labels else "encoder")
 
 
 @reads_columns

@@ -213,10 +213,10 @@ def _say_threshold(trained: "TrainedTagger", rule: "Rule") -> None:
     if rule.precision is None or not trained.calibration:
         return
     chosen = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary).threshold
-    found = trained.calibration.recall_at(chosen)
+    found, held_out = trained.calibration.recall_at(chosen), count(trained.calibration.n_documents, "held-out document")
     print(
-        f"threshold {chosen:g}: with it {rule.precision:.0%} of all labels given were right on "
-        f"{count(trained.calibration.n_documents, 'held-out document')}, and {found:.1%} of theirs were found",
+        f"threshold {chosen:g}: on {held_out} {rule.precision:.0%} of the labels above it were right, and these were "
+        f"{found:.1%} of all right labels",
         file=sys.stderr,
     )
 

@@ -78,8 +78,8 @@ class LabelModel(Protocol):
         `allowed`, (n_labels,), leaves labels out. Where fewer than k are left a row ends with ids of -1.
         """
 
-    def probability_of(self, states: Any, label: int) -> NDArray[np.float64]:
-        """One label's probability in each text."""
+    def probability_of(self, states: Any, label: int) -> NDArray[np.floating]:
+        """One label's probability in each text, in the type it was computed in."""
 
     def characters_read(self, text: str) -> int:
         """How many characters of `text` the model takes notice of."""

@@ -121,8 +121,8 @@ class TaggingModel(nn.Module):
         return found.ids.cpu().numpy(), found.probs.float().clamp_min(0).cpu().numpy()
 
     @torch.inference_mode()
-    def probability_of(self, states: Tensor, label: int) -> NDArray[np.float64]:
-        return self.clusters.probability_of(states, label).double().cpu().numpy()
+    def probability_of(self, states: Tensor, label: int) -> NDArray[np.float32]:
+        return self.clusters.probability_of(states, label).float().cpu().numpy()
 
     @torch.inference_mode()
     def probabilities(self, states: Tensor) -> NDArray[np.float32]:

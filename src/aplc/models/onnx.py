@@ -156,8 +156,8 @@ class OnnxModel:
         return found.ids.numpy(), found.probs.float().clamp_min(0).numpy()
 
     @torch.inference_mode()
-    def probability_of(self, states: Tensor, label: int) -> NDArray[np.float64]:
-        return self.clusters.probabilities(states)[:, label].double().numpy()
+    def probability_of(self, states: Tensor, label: int) -> NDArray[np.float32]:
+        return self.clusters.probabilities(states)[:, label].float().numpy()
 
     def characters_read(self, text: str) -> int:
         return self.collator.characters_read(self.tokenizer, text)

@@ -54,8 +54,8 @@ def explain(trained: TrainedTagger, text: str, label: str, *, max_parts: int = M
     variants = [text[:read], *(text[:start] + " " + text[stop:read] for start, stop in spans)]
     member = _member(trained, text[:read], trained.labels.index[label])
     probs = _probabilities(trained.model, variants, member)
-    # Held away from 0 and 1 by what float32 can tell apart.
-    odds = np.clip(probs, 1e-30, 1 - 1e-7)
+    nearly_1 = 1 - np.finfo(probs.dtype).eps  # the type cannot tell higher ones apart
+    odds = np.clip(probs, 1e-30, nearly_1).astype(np.float64)
     log_odds = np.log(odds) - np.log1p(-odds)
     effects = log_odds[0] - log_odds[1:]
     parts = [Part(start, stop, float(effect)) for (start, stop), effect in zip(spans, effects, strict=True)]
@@ -80,7 +80,6 @@ def _member(trained: TrainedTagger, text: str, label: int) -> int:
 
 def _probabilities(model: LabelModel, texts: list[str], label: int) -> np.ndarray:
     """The label's probability for each text."""
-    probs = np.empty(len(texts), dtype=np.float64)
-    for members in by_length([len(text) for text in texts], model.batch_size):
-        probs[members] = model.probability_of(model.read(model.prepare([texts[i] for i in members])), label)
-    return probs
+    batches = by_length([len(text) for text in texts], model.batch_size)
+    parts = [model.probability_of(model.read(model.prepare([texts[i] for i in own])), label) for own in batches]
+    return np.concatenate(parts)[np.argsort(np.concatenate(batches))]

@@ -54,12 +54,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     rows = np.setdiff1d(data.train_rows, cache.partial)
     if not len(rows):
         raise CorpusError("all training documents are feedback, which can only correct a corpus; give it as --more")
-    sample = rows[sample_of(len(rows), config.train.seed)]
-    with screen.bar("choosing penalty and lead"):
-        chosen = choose(lambda lead: read_matrices(cache, sample, replace(features, lead=lead), n_labels), config.words)
-    ridge, features = chosen.ridge, replace(features, lead=chosen.lead)
-    if len(rows) >= FEWEST and not (config.words.ridge and config.words.lead != "auto"):
-        screen.say(f"by leave-one-out scores: words.ridge = {ridge:g}, words.lead = {'on' if chosen.lead else 'off'}")
+    ridge, features = _suited(cache, rows, features, n_labels, config, screen)
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
     reviewed = read_reviewed(cache, data.train_rows, features, n_seen, len(rows), screen)
     size = equations(x_NV.shape, config.words.limit)
@@ -89,8 +84,8 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
         count_L[:n_seen] += reviewed.counts
     curve_L3 = curves.finish(count_L)
     screen.say(
-        f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:.0f} a label; "
-        f"{count(len(curves.own), 'label')} with a curve of their own"
+        f"weights: {weight_VL.nnz:,} of at least {prune:g}, {weight_VL.nnz / n_seen:,.0f} a label; "
+        f"{count(len(curves.own), 'label')} frequent enough for a calibration curve of their own"
     )
     learned_16, known_L = learn_names(curves, curve_L3, y_NL, mentions_NL, learn_from, n_seen, direct=direct)
     if not len(names.label):
@@ -108,6 +103,25 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     curve_3L = np.ascontiguousarray(curve_L3.T)
     later = learned_16, ridge, prune
     return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
+
+
+def _suited(
+    cache: DocumentCache,
+    rows: NDArray[np.int64],
+    features: WordFeatures,
+    n_labels: int,
+    config: Config,
+    screen: Screen,
+) -> tuple[float, WordFeatures]:
+    """The penalty and the way to count the lead that suit these documents (`choice.py`)."""
+    sample, words = rows[sample_of(len(rows), config.train.seed)], config.words
+    with screen.bar("choosing penalty and lead"):
+        chosen = choose(lambda lead: read_matrices(cache, sample, replace(features, lead=lead), n_labels), words)
+    found = [f"words.ridge = {chosen.ridge:g}"] if not words.ridge else []
+    found += [f"words.lead = {'on' if chosen.lead else 'off'}"] if words.lead == "auto" else []
+    if found and len(rows) >= FEWEST:
+        screen.say(f"chosen by leave-one-out scores: {', '.join(found)}")
+    return chosen.ridge, replace(features, lead=chosen.lead)
 
 
 def _read_texts(
