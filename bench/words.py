@@ -49,6 +49,8 @@ def draw(found: dict[str, dict[str, dict]], path: Path) -> None:
                 points = [(int(size.split("x")[0]), value(rows[name])) for size, rows in found.items() if name in rows]
                 axis.plot(*zip(*points, strict=True), "o-", label=who, color=colour)
             axis.set(xscale="log", yscale="log", xlabel="labels", title=title)
+            for numbers in axis.xaxis, axis.yaxis:
+                numbers.set_major_formatter("{x:,.0f}")
         axes[0].legend()
         save_picture(made, path)
 

@@ -44,3 +44,10 @@ def test_every_command_is_in_the_table():
     table = README.split("## All commands")[1].split("\n## ")[0]
     described = {line.split()[0] for line in aplc("--help").stdout.split("Commands:")[1].splitlines() if line.strip()}
     assert set(re.findall(r"`aplc (\w+)", table)) == described
+
+
+def test_pictures_show_numbers_as_numbers():
+    """Text in them is text: what matplotlib means as TeX would be shown as it is written."""
+    pictures = list((DOCS / "pictures").glob("*.svg"))
+    assert pictures
+    assert [path.name for path in pictures if re.search(r"<text[^>]*>\s*\$", path.read_text("utf-8"))] == []
