@@ -12,6 +12,9 @@ from sklearn.utils import murmurhash3_32
 from torch import Tensor
 from torch.nn import functional as F
 
+from aplc.config import TrainConfig
+from aplc.data.batches import Batch
+from aplc.models.network import TaggingModel
 from aplc.nn.clusters import LabelClusters
 from aplc.pretrain.objective import PermutationLM
 from aplc.words.names import stem
@@ -405,6 +408,28 @@ def local_answer(
     others = meets - np.diag(np.diagonal(meets))
     a[near] -= np.linalg.solve(meets + ridge * np.eye(len(near)), others @ a[near])
     return a, weight
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training with a frozen encoder: the whole network, step by step
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def train_with_encoder_frozen(model: TaggingModel, batches: Sequence[Batch], config: TrainConfig) -> None:
+    """The hidden layer and the clusters learn by AdamW at the rates of Equation 15, a tenth of the steps to warm up."""
+    model.requires_grad_(False)
+    rates = {model.hidden: config.lr_hidden, model.clusters: config.lr_clusters}
+    groups = [{"params": list(part.requires_grad_().parameters()), "lr": rate} for part, rate in rates.items()]
+    optimizer = torch.optim.AdamW(groups, weight_decay=config.weight_decay, eps=config.adam_epsilon)
+    warmup = len(batches) // 10
+    for step, batch in enumerate(batches):
+        factor = step / warmup if step < warmup else (len(batches) - step) / (len(batches) - warmup)
+        for group, rate in zip(optimizer.param_groups, rates.values(), strict=True):
+            group["lr"] = rate * factor
+        optimizer.zero_grad()
+        model(batch).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm)
+        optimizer.step()
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -183,6 +183,9 @@ class TrainConfig(StepsConfig):
     max_documents: int = 0
     """Documents that the network reads in all its epochs together, so that a large corpus does not take days; 0 for no
     limit. The last epoch may be a part of one."""
+    frozen_epochs: int = 0
+    """Passes before these over the encoder's states alone, which are computed once: they train the hidden layer and the
+    clusters while a pretrained encoder stays as it is. It takes a fraction of an epoch's time."""
     precision: Literal["auto", "float32"] = "auto"
     """"auto": products in bfloat16 where the processor is made for it: on a GPU, and on a CPU for encoders of
     `transformers`."""
@@ -204,7 +207,7 @@ class TrainConfig(StepsConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check("train", "epochs", self.epochs, self.epochs >= 1, "at least 1")
-        for name in ("max_documents", "lr_encoder", "lr_hidden", "lr_clusters", "patience"):
+        for name in ("max_documents", "frozen_epochs", "lr_encoder", "lr_hidden", "lr_clusters", "patience"):
             check("train", name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
 
 

@@ -37,18 +37,21 @@ class Batch:
     labels: Tensor  # (B, P), padded with NO_LABEL
     partial: Tensor | None = None  # (B,), True where labels in neither list are unknown; None where nowhere
     rejected: Tensor | None = None  # (B, Q), what partial documents reject, padded with NO_LABEL; None with partial
+    states: Tensor | None = None  # (B, E), the encoder's, where they are known already; the tokens are not read then
 
     def to(self, device: torch.device) -> "Batch":
         if device.type == "cpu":
             return self
-        return Batch(*(tensor.pin_memory().to(device, non_blocking=True) for tensor in self))
+        return Batch(**{name: x.pin_memory().to(device, non_blocking=True) for name, x in self.tensors().items()})
 
     def split(self, parts: int) -> list["Batch"]:
         """As many smaller batches with the same documents in the same order; some are empty where documents run out."""
-        return [Batch(*tensors) for tensors in zip(*(tensor.tensor_split(parts) for tensor in self), strict=True)]
+        pieces = {name: tensor.tensor_split(parts) for name, tensor in self.tensors().items()}
+        return [Batch(**{name: piece[i] for name, piece in pieces.items()}) for i in range(parts)]
 
-    def __iter__(self) -> Iterator[Tensor]:
-        return (tensor for tensor in vars(self).values() if tensor is not None)
+    def tensors(self) -> dict[str, Tensor]:
+        """Those that there are."""
+        return {name: tensor for name, tensor in vars(self).items() if tensor is not None}
 
     def __len__(self) -> int:
         return len(self.input_ids)
@@ -123,11 +126,15 @@ class Batches:
     def __len__(self) -> int:
         return math.ceil(len(self.rows) / self.batch_size)
 
+    def lengths(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens that are read of these rows."""
+        return np.minimum(self.cache.lengths[rows], self.collate.max_length)
+
     def order(self, epoch: int) -> list[NDArray[np.int64]]:
         """The rows of each batch of `epoch`."""
         rng = np.random.default_rng([self.seed, epoch])
         shuffled = rng.permutation(self.rows)
-        lengths = np.minimum(self.cache.lengths[shuffled], self.collate.max_length)
+        lengths = self.lengths(shuffled)
         pool = POOL * self.batch_size
         batches = []
         for start in range(0, len(shuffled), pool):

@@ -91,7 +91,9 @@ class TaggingModel(nn.Module):
 
     def represent(self, batch: Batch) -> Tensor:
         """hidden_BD, what the clusters see."""
-        pooled_BE = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
+        pooled_BE = batch.states
+        if pooled_BE is None:
+            pooled_BE = self.encoder(batch.input_ids, batch.attention_mask, batch.token_type_ids)
         return self.dropout(self.activation(self.hidden(pooled_BE)))
 
     def forward(self, batch: Batch, filler: Batch | None = None) -> Tensor:

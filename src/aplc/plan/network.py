@@ -34,6 +34,7 @@ from aplc.nn.partition import Partition
 from aplc.plan.budget import FLOAT, Sizes, Suggestion, fits, suggest
 from aplc.plan.probe import Timing, measure_activations, measure_time, memory_at_hand
 from aplc.plan.units import duration, in_bytes
+from aplc.train import frozen
 from aplc.train.checkpoint import Progress
 from aplc.train.network import TrainingRun, choose_partition, encoder_to_train, total_steps
 from aplc.train.optim import Optimizers
@@ -84,7 +85,18 @@ class Plan:
         seconds = self.epoch_seconds()
         if seconds is None:
             return None
-        return self.epochs * seconds["training"] + math.ceil(self.epochs) * (seconds["validation"] + seconds["saving"])
+        after = math.ceil(self.epochs) * (seconds["validation"] + seconds["saving"])
+        return self.frozen_seconds + self.epochs * seconds["training"] + after
+
+    @property
+    def frozen_seconds(self) -> float:
+        """Of `train.frozen_epochs`: the encoder's pass over the documents, the epochs on its states, and a score."""
+        train, timing = self.config.train, self.timing
+        if timing is None or not train.frozen_epochs:
+            return 0.0
+        n = min(self.n_train, train.max_documents or self.n_train)
+        steps = train.frozen_epochs * math.ceil(n / frozen.BATCH_SIZE)
+        return (n + self.n_valid) * timing.validation_seconds + steps * timing.state_step_seconds
 
     def epoch_seconds(self) -> dict[str, float] | None:
         if self.timing is None:
@@ -133,6 +145,7 @@ class Plan:
             "documents_per_second": batch / self.timing.step_seconds if self.timing else None,
             "epochs": self.epochs,
             "seconds": self.total_seconds,
+            "frozen_seconds": self.frozen_seconds,
             "epoch_seconds": seconds and seconds | {"total": sum(seconds.values())},
             "suggestions": [{"change": s.change, "peak_bytes": s.peak, "fits": s.fits} for s in self.suggestions],
             "config": self.config.to_dict(),
@@ -211,9 +224,12 @@ class Plan:
         epoch, total = sum(seconds.values()), self.total_seconds or 0.0
         is_cut = self.epochs < self.config.train.epochs
         cut = f" within train.max_documents = {self.config.train.max_documents:,}" if is_cut else ""
+        passes = self.config.train.frozen_epochs
+        before = [f"  train.frozen_epochs = {passes}: {duration(self.frozen_seconds)}"] if passes else []
         return [
             f"time, from {self.timing.steps} steps on {where}",
             f"  {rate:,.0f} documents a second, {self.steps:,} steps an epoch",
+            *before,
             f"  an epoch: {duration(epoch)} ({parts})",
             f"  train.epochs = {self.epochs:.3g}{cut}: {duration(total)}",
         ]

@@ -24,6 +24,7 @@ from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
 from aplc.nn.xlnet import XLNet
+from aplc.train import frozen
 from aplc.train.loop import autocast, train_step
 from aplc.train.network import TrainingRun
 
@@ -87,7 +88,7 @@ def _checkpoint(encoder: Encoder, on: bool) -> None:
 def _rows(batch: Batch, n: int) -> Batch:
     """The first n documents; over again where there are fewer."""
     rows = torch.arange(n) % len(batch)
-    return Batch(*(tensor[rows] for tensor in batch))
+    return Batch(**{name: tensor[rows] for name, tensor in batch.tensors().items()})
 
 
 def _kept_bytes(encoder: Encoder, batch: Batch) -> int:
@@ -117,6 +118,8 @@ class Timing:
     """Measured."""
     step_seconds: float
     """Mean of a training step, over batches of all lengths."""
+    state_step_seconds: float
+    """Of a step on the encoder's states (`train.frozen_epochs`); 0 if there are none."""
     validation_seconds: float
     """Of a held-out document."""
     bytes_per_second: float
@@ -141,7 +144,7 @@ def measure_time(run: TrainingRun) -> Timing:
             break
     step_seconds = (_now() - began) / steps
     resident = resident_bytes()
-    return Timing(steps, step_seconds, _validation_seconds(run), _disk_speed(), resident)
+    return Timing(steps, step_seconds, _state_step_seconds(run), _validation_seconds(run), _disk_speed(), resident)
 
 
 def spread_batches(batches: Batches, n: int) -> list[NDArray[np.int64]]:
@@ -158,6 +161,20 @@ def _now() -> float:
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return time.monotonic()
+
+
+def _state_step_seconds(run: TrainingRun) -> float:
+    if not run.config.train.frozen_epochs:
+        return 0.0
+    batches, alone = frozen.state_batches(run, run.train.rows), frozen.beginning_of(run)
+    states_CE = torch.rand(len(run.train.cache), run.network.encoder.width)
+    order = (batches.order(0) * (1 + FEWEST))[: 1 + FEWEST]
+    began = _now()
+    for i, batch in enumerate(frozen.with_states(batches, order, states_CE)):
+        if i == 1:
+            began = _now()  # the first one makes the optimizer's moments
+        train_step(alone, batch, 1.0)
+    return (_now() - began) / FEWEST
 
 
 def _validation_seconds(run: TrainingRun) -> float:

@@ -118,11 +118,16 @@ class Run(ABC):
         return True
 
 
-def begin(run: Run, folder: RunFolder, identity: dict[str, Any]) -> None:
-    """Go on where the folder's run stopped, or say that there is no such place; note what the run is started with."""
-    if not (folder.started and run.resume()) and folder.resume:
+def begin(run: Run, folder: RunFolder, identity: dict[str, Any]) -> bool:
+    """Go on where the folder's run stopped, or say that there is no such place; note what the run is started with.
+
+    Whether the run goes on.
+    """
+    goes_on = folder.started and run.resume()
+    if folder.resume and not goes_on:
         run.screen.say("no checkpoint to resume from: starting from the beginning")
     folder.begin(identity)
+    return goes_on
 
 
 def fit(run: Run) -> None:

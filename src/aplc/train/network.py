@@ -34,6 +34,7 @@ from aplc.predict.search import predict_batches
 from aplc.store.folder import lost_files, save_frame, save_weights
 from aplc.train import loop
 from aplc.train.checkpoint import Progress, load_checkpoint, newest_good
+from aplc.train.frozen import train_on_states
 from aplc.train.optim import Optimizers
 from aplc.train.prepare import choose_tokenizer, tokenize
 from aplc.train.run_folder import RunFolder
@@ -96,9 +97,16 @@ class TrainingRun(loop.Run):
 
     def after_epoch(self, tracker: Tracker) -> None:
         config, progress = self.config.train, self.progress
-        line = f"epoch {progress.epoch + 1}/{self.epochs}: loss {self.mean_loss:.5f}"
-        scores = self.validate() if len(self.valid_rows) else None
+        scores = self.keep_if_better(f"epoch {progress.epoch + 1}/{self.epochs}: loss {self.mean_loss:.5f}")
         tracker.log(progress.step, epoch=progress.epoch, mean_loss=self.mean_loss, validation=scores)
+        progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
+        if self.finished and progress.epoch < self.epochs:
+            self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
+
+    def keep_if_better(self, line: str) -> dict[str, float] | None:
+        """Score the network on the held-out documents, and keep it if it is the best so far. Says so behind `line`."""
+        progress = self.progress
+        scores = self.validate() if len(self.valid_rows) else None
         better = scores is None or scores[SCORE] > progress.best_score
         if scores:
             shown = ", ".join(f"{name} {100 * scores[name]:.2f}" for name in ("P@1", "P@3", "P@5", SCORE))
@@ -109,9 +117,7 @@ class TrainingRun(loop.Run):
         if better:
             progress.best_step = progress.step
             save_weights(self.network, self.out)
-        progress.epoch, progress.batch, progress.loss_sum, progress.loss_count = progress.epoch + 1, 0, 0.0, 0
-        if self.finished and progress.epoch < self.epochs:
-            self.screen.say(f"no better score in {config.patience} evaluations (train.patience): stopping early")
+        return scores
 
     def validate(self) -> dict[str, float]:
         """Metrics on the held-out documents."""
@@ -224,7 +230,7 @@ def fit_network(
         valid=tokens.valid,
         valid_rows=data.valid_rows,
     )
-    loop.begin(run, folder, tokens.identity)
+    goes_on = loop.begin(run, folder, tokens.identity)
     trained = TrainedTagger(config, whole(model), labels or data.labels, data.n_documents, vocabulary=data.vocabulary)
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
@@ -239,6 +245,10 @@ def fit_network(
     work = loop.describe_work(model, bfloat16=on_gpu or model.encoder.in_bfloat16)
     screen.say(f"training: {work}, {len(batches):,} steps an epoch")
     save_frame(trained, folder.path)
+    if config.train.frozen_epochs and not goes_on:
+        train_on_states(run)
+        run.keep_if_better("encoder frozen")
+        run.save_checkpoint()
     loop.fit(run)
 
 
