@@ -120,10 +120,8 @@ def test_panic_in_rust_fails_its_text_and_the_thread_goes_on(alone):
         return [[(text, 1.0)] for text in texts]
 
     batcher = Batcher(tag)
-    if alone:
-        bad = batcher.submit_alone(lambda: tag(MODEL, ["poison"], 1), 1)
-    else:
-        bad = batcher.submit(MODEL, ["poison"], 1)
+    poison = MODEL, ["poison"], 1
+    bad = batcher.submit_alone(lambda: tag(*poison), 1) if alone else batcher.submit(*poison)
     assert isinstance(bad.exception(10), RuntimeError)
     assert "Panic: poison" in str(bad.exception())
     assert batcher.submit(MODEL, ["good"], 1).result(10) == [[("good", 1.0)]]
