@@ -85,7 +85,7 @@ class Guard:
         self.expected = None if token is None else f"Bearer {token}".encode()
         self.open_paths, self.paths, self.streams = open_paths, paths, streams
         self.without_token = 0
-        """Requests under way that lack the token. They don't count against the limit on requests."""
+        """Requests under way that lack the token. They have the limit on requests for themselves."""
         self.closing = False
         """The server is shutting down: each answer also closes its connection."""
 
@@ -130,6 +130,14 @@ class Guard:
             return receive
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
+        if not trusted and self.without_token >= self.limits.requests:
+            raise RefusalError(
+                503,
+                f"The server waits for the bodies of {self.limits.requests:,} requests without its token; send the "
+                "token, or try again later.",
+                connection="close",
+                retry_after="10",
+            )
         self.without_token += not trusted
         body, total = bytearray(), 0
         try:
