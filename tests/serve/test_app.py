@@ -333,6 +333,18 @@ def test_requests_without_the_token_have_a_limit_of_their_own(service, path):
     assert asyncio.run(answered()) == (503, 200, 0)
 
 
+def test_server_of_this_machine_alone_refuses_other_hosts(trained):
+    """DNS rebinding: a page of another host, whose name was made to lead here."""
+    with TestClient(make_app(Service(load_tagger(trained), "topics"), loopback_only=True)) as client:
+        for method, path in (("GET", "/"), ("GET", "/health"), ("POST", "/tag")):
+            for kind in ("application/json", "application/x-ndjson"):
+                line = {"content": b'{"text": "cat"}', "headers": {"Content-Type": kind}}
+                for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+                    assert client.request(method, f"http://{host}{path}", **line).status_code == 200
+                for host in ("evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"):
+                    assert "APLC_TOKEN" in sentence(client.request(method, f"http://{host}{path}", **line), 403)
+
+
 def test_labels_are_found_by_their_other_names(trained):
     tagger = load_tagger(trained)
     entries = {"animals": {"name": "Fauna", "names": ["Tiere", "<b>animaux</b>"]}, "food": {"name": "Fare"}}
