@@ -229,9 +229,10 @@ def test_a_vocabulary_of_other_labels_is_told_of(folder, tmp_path):
     other = write(tmp_path / "other.json", '{"t:1": "Metals"}')
     cure = "is a label or a name in it; its first is 'Metals (t:1)'. Is it the right file, --labels-column"
     _, screen = data_of(folder, vocabulary=other)
-    assert cure in screen.text
-    shown = ok(aplc("inspect", folder, "--preset", "words", "--vocabulary", other))
-    assert "none of its labels or names is in the training part; is its 'label' or 'name' what documents" in shown
+    assert screen.text.count(cure) == screen.text.count("none of") == 1
+    for command in ("inspect", "plan"):
+        done = aplc(command, folder, "--preset", "words", "--vocabulary", other)
+        assert (ok(done) + done.stderr).count(cure) == 1
 
 
 def test_names_are_found_in_any_case_and_only_where_they_are_unique():
