@@ -38,16 +38,18 @@ def configure(preset: str, settings: Sequence[str], screen: Screen, *, resumed: 
 
 def choose_preset(settings: Sequence[str] = ()) -> tuple[str, str]:
     """The name of the preset, and why."""
-    given = {name.strip(): value.strip() for name, _, value in (setting.partition("=") for setting in settings)}
-    encoder = Config.from_preset("both").model.encoder
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    both = Config.from_preset("both")
     if "model.kind" in given:
-        return ("words" if given["model.kind"] == "words" else "both"), "model.kind is given"
+        kind = both.with_settings(list(settings)).model.kind
+        return ("words" if kind == "words" else "both"), "model.kind is given"
     if "model.encoder" in given:
         return "both", "model.encoder is given"
     if find_spec("transformers") is None:
         return "words", needs("preset both", "transformers")
     if _has_gpu():
         return "both", "there is a GPU"
+    encoder = both.model.encoder
     if is_at_hand(encoder):
         return "both", f"the pretrained encoder {encoder} is at hand; --preset words takes a fraction of the time"
     fetch = f"aplc encoder {encoder} --out {encoder}"
