@@ -81,17 +81,13 @@ def test_annif_tsv_and_csv(tmp_path):
         Vocabulary.read(path, "de")
 
 
-def test_names_texts_branches_and_schemes():
+def test_names_branches_and_schemes():
     vocabulary = Vocabulary.of({row["label"]: row for row in ROWS})
     assert [vocabulary.name_of(label) for label in ("d1", "x")] == ["Dogs", "x"]
-    assert vocabulary.texts_of("d1") == ("Dogs", "dog", "Hunde")
-    assert vocabulary.texts_of("d2") == ("Terriers", "Small dogs.")
-    assert vocabulary.texts_of("x") == ()
     assert vocabulary.below("d1") == {"d1", "d2"}
     assert vocabulary.below("c1") == {"c1", "d1", "d2"}
     assert vocabulary.above(["d2"]) == {"d2", "d1", "c1"}
-    assert vocabulary.in_scheme("topics") == {"c1", "d1"}
-    assert vocabulary.in_scheme("x") == frozenset()
+    assert vocabulary.schemes["topics"] == {"c1", "d1"}
     assert list(vocabulary.only(["d1", "other"]).entries) == ["c1", "d1"]
 
 

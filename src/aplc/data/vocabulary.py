@@ -97,11 +97,6 @@ class Vocabulary:
         name = self.name_of(label)
         return label if name == label else f"{name} ({label})"
 
-    def texts_of(self, label: str) -> tuple[str, ...]:
-        """All that is said of a label: name, synonyms, description. Empty for an entry without them, or no entry."""
-        entry = self.entries.get(label)
-        return tuple(filter(None, (entry.name, *entry.names, entry.description))) if entry else ()
-
     @cached_property
     def called(self) -> Mapping[str, str]:
         """Labels by `folded` names, and by synonyms that are nobody's name; "" for what several labels are called."""
@@ -138,9 +133,6 @@ class Vocabulary:
             for scheme in entry.schemes:
                 found[scheme].add(entry.label)
         return {scheme: frozenset(labels) for scheme, labels in sorted(found.items())}
-
-    def in_scheme(self, scheme: str) -> frozenset[str]:
-        return self.schemes.get(scheme, frozenset())
 
     @cached_property
     def key(self) -> str:
