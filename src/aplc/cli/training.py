@@ -24,6 +24,8 @@ from aplc.cli.help import options, say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")]
+
 
 @reads_columns
 def plan(
@@ -79,9 +81,7 @@ def pretrain(
     encoder: Annotated[
         str | None, typer.Option(help="Start from this XLNet, a folder or hub name; same as --set model.encoder.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
@@ -120,9 +120,7 @@ def train(
             "is held out. Can be given several times.",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,

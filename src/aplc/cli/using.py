@@ -38,6 +38,7 @@ from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
+    from aplc.evaluate.run import Evaluation
     from aplc.models.trained import TrainedTagger
     from aplc.predict.decide import Rule
 
@@ -76,14 +77,12 @@ def evaluate(
     from aplc.data.formats import BadRows
     from aplc.data.source import Source
     from aplc.evaluate.options import parse_at, parse_propensity
-    from aplc.evaluate.report import EXAMPLES, write_report
+    from aplc.evaluate.report import EXAMPLES
     from aplc.evaluate.run import evaluate as evaluate_run
-    from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
     from aplc.models.base import say_how
-    from aplc.store.card import read_evaluation
-    from aplc.store.folder import load_tagger, save_card
+    from aplc.store.folder import load_tagger
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
@@ -106,17 +105,37 @@ def evaluate(
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
-    about = {"model": str(model), "corpus": str(corpus), "part": part}
     print(render(evaluation, n_examples=examples), file=told)
+    _write(evaluation, trained, json_file, report, model=str(model), corpus=str(corpus), part=part)
+    say_next("predict", model, "FILE", "--out", "tags.jsonl")
+
+
+def _write(
+    evaluation: "Evaluation",
+    trained: "TrainedTagger",
+    json_file: Path | None,
+    report: Path | None,
+    *,
+    model: str,
+    corpus: str,
+    part: str,
+) -> None:
+    """The figures and the page of an evaluation, where they are asked for."""
+    from aplc.evaluate.report import write_report
+    from aplc.evaluate.saved import save_evaluation
+    from aplc.files import STDOUT
+    from aplc.store.card import read_evaluation
+    from aplc.store.folder import save_card
+    from aplc.store.safety import EVALUATION
+
     if json_file:
-        save_evaluation(json_file, evaluation, **about)
-        if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
-            save_card(replace(trained, evaluation=read_evaluation(json_file)), model)
+        save_evaluation(json_file, evaluation, model=model, corpus=corpus, part=part)
+        if json_file.resolve() == (Path(model) / EVALUATION).resolve():  # then the card shows it
+            save_card(replace(trained, evaluation=read_evaluation(json_file)), Path(model))
     if report:
-        write_report(report, evaluation, **about)
+        write_report(report, evaluation, model=model, corpus=corpus, part=part)
         if report != STDOUT:
             print(f"report: {report}", file=sys.stderr)
-    say_next("predict", model, "FILE", "--out", "tags.jsonl")
 
 
 def compare(
