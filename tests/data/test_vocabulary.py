@@ -13,7 +13,7 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.source import Source, read_training_data
-from aplc.data.vocabulary import Entry, Vocabulary, find_circle
+from aplc.data.vocabulary import Entry, Vocabulary, find_cycle
 from aplc.errors import CorpusError, ModelError
 from helpers import Recorder, aplc, fails, ok, write, write_rows
 
@@ -103,7 +103,7 @@ def test_a_model_folder_keeps_it(tmp_path):
     assert Vocabulary.load(tmp_path) == vocabulary
     assert Vocabulary.load(tmp_path).key == vocabulary.key != vocabulary.only(["c1"]).key
     write(tmp_path / "vocabulary.jsonl", '{"label": "a", "broader": ["a"]}\n')
-    with pytest.raises(ModelError, match=r"vocabulary.jsonl, line 1: a circle, 'a' is below 'a'"):
+    with pytest.raises(ModelError, match=r"vocabulary.jsonl, line 1: a cycle, 'a' is below 'a'"):
         Vocabulary.load(tmp_path)
 
 
@@ -151,15 +151,15 @@ def test_other_encodings_and_broken_archives_are_named(tmp_path):
         Vocabulary.read(tmp_path / "v.csv.gz")
 
 
-def test_circles_are_found_and_named(tmp_path):
+def test_cycles_are_found_and_named(tmp_path):
     rows = [("top", []), ("a", ["top", "c"]), ("b", ["a"]), ("c", ["b"]), ("below", ["c"])]
     entries = {label: Entry(label, broader=tuple(broader)) for label, broader in rows}
-    circle = find_circle(entries)
-    assert sorted(circle) == ["a", "b", "c"]
-    assert all(above in entries[label].broader for label, above in zip(circle, [*circle[1:], circle[0]], strict=True))
-    assert find_circle({label: entry for label, entry in entries.items() if label != "b"}) == []
+    cycle = find_cycle(entries)
+    assert sorted(cycle) == ["a", "b", "c"]
+    assert all(above in entries[label].broader for label, above in zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+    assert find_cycle({label: entry for label, entry in entries.items() if label != "b"}) == []
     write_rows(tmp_path / "v.jsonl", [{"label": label, "broader": broader} for label, broader in rows])
-    with pytest.raises(CorpusError, match=r"v.jsonl, line \d: a circle, '[abc]' is below '[abc]' is below '[abc]' is "):
+    with pytest.raises(CorpusError, match=r"v.jsonl, line \d: a cycle, '[abc]' is below '[abc]' is below '[abc]' is "):
         Vocabulary.read(tmp_path / "v.jsonl")
 
 
