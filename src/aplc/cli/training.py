@@ -49,7 +49,7 @@ def plan(
     from aplc.console import Screen
     from aplc.files import output_json
 
-    told = check_outputs(json_file=json_file, corpora=[corpus], inputs=[vocabulary])
+    messages_to = check_outputs(json_file=json_file, corpora=[corpus], inputs=[vocabulary])
     from aplc.train.auto import configure
 
     screen = Screen()
@@ -61,7 +61,7 @@ def plan(
         limit = None if memory is None else memory * 1e9
         source = Source.from_corpus(opened, vocabulary, language)
         planned = training_of(config).plan(source, config, memory=limit, screen=screen)
-    print(planned.render(), file=told)
+    print(planned.render(), file=messages_to)
     if json_file:
         output_json(json_file, planned.to_dict())
     given = options(

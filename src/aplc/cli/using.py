@@ -75,7 +75,6 @@ def evaluate(
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.data.formats import BadRows
-    from aplc.data.source import Source
     from aplc.evaluate.options import parse_at, parse_propensity
     from aplc.evaluate.report import EXAMPLES
     from aplc.evaluate.run import evaluate as evaluate_run
@@ -86,17 +85,18 @@ def evaluate(
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
-    ab, ks = parse_propensity(propensity), parse_at(at)
+    ab, ks, screen = parse_propensity(propensity), parse_at(at), Screen()
     if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
-    told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
-    screen = Screen()
+    messages_to = check_outputs(
+        report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION
+    )
     if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
-        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, messages_to)
         return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
-        if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
+        if opened.is_file and was_trained_on(model, opened):
             part = "train"
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
@@ -105,7 +105,7 @@ def evaluate(
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
-    print(render(evaluation, n_examples=examples), file=told)
+    print(render(evaluation, n_examples=examples), file=messages_to)
     _write(evaluation, trained, json_file, report, model=str(model), corpus=str(corpus), part=part)
     say_next("predict", model, "FILE", "--out", "tags.jsonl")
 
@@ -151,11 +151,11 @@ def compare(
     from aplc.evaluate.comparison import compare_runs
     from aplc.files import output_json
 
-    told = check_outputs(picture, json_file=json_file, models=runs)
+    messages_to = check_outputs(picture, json_file=json_file, models=runs)
     comparison = compare_runs(runs)
     if picture:
         comparison.draw(picture)
-    print(comparison.render(), file=told)
+    print(comparison.render(), file=messages_to)
     if json_file:
         output_json(json_file, comparison.to_dict())
     say_next("serve", "MODEL")
@@ -204,7 +204,7 @@ def predict(
         not_scheme=not_scheme or (),
         below=below or (),
     )
-    told = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
+    messages_to = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     columns = replace(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
@@ -219,7 +219,7 @@ def predict(
         )
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
-    print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
+    print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=messages_to)
     if out != STDOUT:
         say_next("serve", model)
 
