@@ -67,7 +67,8 @@ def add(
         typer.Argument(help="A corpus with documents that carry the new labels, and others that don't."),
     ] = None,
     names: Annotated[
-        Path | None, typer.Option(help="The new labels, one a line; without it, all in EXAMPLES that the model lacks.")
+        Path | None,
+        typer.Option(help="File of new labels, one a line. By default all labels of EXAMPLES that are new."),
     ] = None,
     out: OutOption = None,
     device: DeviceOption = None,

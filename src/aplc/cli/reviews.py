@@ -25,7 +25,7 @@ def review(
             metavar="INPUT", help="Documents as for predict; labels in it are not read; - for standard input."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write, .jsonl, the document worth most first; - for stdout.")],
+    out: Annotated[Path, typer.Option(help="Queue to write, .jsonl, most useful documents first; - for stdout.")],
     top_k: Annotated[int, typer.Option(min=1, help="Labels proposed for a document.")] = 20,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many documents.")] = None,
     done: Annotated[

@@ -264,9 +264,9 @@ def export(
 
 def serve(
     model: ModelArgument,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of them; set a token then.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. With 0.0.0.0 other machines reach it: set a token.")
+    ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one, which is printed.")
     ] = 8000,
@@ -281,7 +281,7 @@ def serve(
     max_texts: Annotated[int, typer.Option(min=1, help="Texts a call may have.")] = 256,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
     workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that answer; their limits are each one's own.")
+        int, typer.Option(min=1, max=256, help="Processes that answer requests; the limits hold for each of them.")
     ] = 1,
     worker_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds without a sign of life after which a worker is replaced.")
@@ -292,9 +292,11 @@ def serve(
     ] = None,
     review: Annotated[
         Path | None,
-        typer.Option(help="A queue of aplc review; the page works through it. What --feedback has counts as done."),
+        typer.Option(help="A queue of aplc review to go through on the page. Documents in --feedback count as done."),
     ] = None,
-    max_feedback: Annotated[int, typer.Option(min=1, help="Corrections a minute, of all callers.")] = 600,
+    max_feedback: Annotated[
+        int, typer.Option(min=1, help="Corrections that all callers together may send in a minute.")
+    ] = 600,
     device: DeviceOption = None,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""

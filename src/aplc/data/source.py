@@ -176,7 +176,7 @@ class TrainingData:
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
     """Count labels, say what looks wrong, and choose the documents to hold out."""
-    added = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
+    added = source.more_labels(config)  # reads the vocabulary: its errors come before minutes of reading a corpus
     with screen.bar("counting labels") as advance:
         train = _Count.of(source.train(), advance)
         more = _Count.of(source.more_documents(), advance)

@@ -1,4 +1,4 @@
-"""Which preset is best on this machine, said with its reason.
+"""Which preset is best on this machine, and why.
 
 `both`, words and a network, is the most accurate. It takes a pretrained encoder, and on a CPU about an hour where the
 words take minutes; so it is chosen where there is a GPU, or where the user has the encoder at hand.
@@ -18,9 +18,9 @@ from aplc.store.safety import RUN_FILE
 
 
 def configure(preset: str, settings: Sequence[str], screen: Screen, *, resumed: Path | None = None) -> Config:
-    """The configuration of a preset with changes to it, as `--set` takes them. What "auto" means here is said.
+    """The configuration of a preset with changes to it, as `--set` takes them. Prints what "auto" chose, and why.
 
-    A run that is `resumed` keeps what it was started with, whatever the machine has by now.
+    A run that is `resumed` keeps the configuration it was started with, even where "auto" would now choose another.
     """
     if preset != AUTO:
         return Config.from_preset(preset).with_settings(list(settings))

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from aplc.data.checks import count
 from aplc.data.examples import Examples
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -53,7 +52,7 @@ def add_labels(
     for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
         if counts[j] and probability < UNSURE:
             say(
-                f"{names[j]}: {count(counts[j], 'example')} won't do: one that is left out gets a probability of "
+                f"{names[j]}: too few examples ({counts[j]:,}): one that is left out gets a probability of "
                 f"{probability:.3f}, so the label will seldom be found; add more examples"
             )
     labels = trained.labels
