@@ -24,7 +24,8 @@ from aplc.data.source import Source
 from aplc.data.vocabulary import Vocabulary
 from aplc.errors import AplcError, NotFittedError
 from aplc.evaluate.metrics import Metrics
-from aplc.evaluate.run import DEPTH, Evaluation, evaluate
+from aplc.evaluate.run import Evaluation, evaluate
+from aplc.models.calibration import DEPTH
 from aplc.models.trained import TrainedTagger
 from aplc.nn.device import using_device
 from aplc.predict.decide import Rule, check_top_k, unknown

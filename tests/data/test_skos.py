@@ -102,9 +102,9 @@ def test_a_bad_file_is_named(tmp_path, name, text, message):
         Vocabulary.read(write(tmp_path / name, text))
 
 
-def test_circles_and_long_names_are_refused_by_uri(turtle):
+def test_cycles_and_long_names_are_refused_by_uri(turtle):
     write(turtle, TURTLE + "e:animals skos:broader e:cats .")
-    with pytest.raises(CorpusError, match=r"vocabulary.ttl, http://e.org/\w+: a circle, 'http://e.org"):
+    with pytest.raises(CorpusError, match=r"vocabulary.ttl, http://e.org/\w+: a cycle, 'http://e.org"):
         Vocabulary.read(turtle)
     write(turtle, TURTLE + f'e:cats skos:altLabel "{"x" * 1_001}" .')
     with pytest.raises(CorpusError, match=r"vocabulary.ttl, http://e.org/cats: 'names' has 1,001 characters"):

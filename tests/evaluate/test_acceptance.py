@@ -95,9 +95,9 @@ def test_labels_that_cost_most_come_first_and_shares_of_nothing_are_dashes():
         (["often"], ("some",), {"some": 0.9}, {}, None), ([], ("some",), {"some": 0.9}, {"some": 0.9}, None)
     )
     assert [name for name, *_ in found.most_wrong] == ["some", "often"]
-    line = next(line for line in render(found).splitlines() if line.startswith("proposed then  "))
+    line = next(line for line in render(found).splitlines() if line.startswith("as proposed  "))
     assert line.split()[2:] == ["0", "2", "1", "0.0", "0.0"]
-    assert re.search(r"proposed then +0 +0 +0 +- +-", render(evaluation()))
+    assert re.search(r"as proposed +0 +0 +0 +- +-", render(evaluation()))
 
 
 @pytest.fixture(scope="module")

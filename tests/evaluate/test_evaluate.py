@@ -135,7 +135,8 @@ import numpy as np
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.evaluate.report import render_report
-from aplc.evaluate.run import DEPTH, Evaluator
+from aplc.evaluate.run import Evaluator
+from aplc.models.calibration import DEPTH
 
 n_labels, rng = 670_091, np.random.default_rng(0)
 labels = LabelSet(tuple(f"label {i}" for i in range(n_labels)), np.maximum(n_labels // np.arange(1, n_labels + 1), 1))

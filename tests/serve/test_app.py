@@ -311,8 +311,8 @@ def test_health_tells_of_a_model_that_does_not_return(trained, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/health"])
-def test_requests_without_the_token_do_not_count_against_the_limit(service, path):
-    """As many as the limit allows, whose bodies never end; one with the token is still answered."""
+def test_requests_without_the_token_have_a_limit_of_their_own(service, path):
+    """As many as it allows, whose bodies never end: the next is refused, and one with the token still answered."""
     app = make_app(service, token="secret")
 
     async def receive():
@@ -323,13 +323,26 @@ def test_requests_without_the_token_do_not_count_against_the_limit(service, path
         waiting = [asyncio.create_task(status_of(app, "GET", path, endless, {})) for _ in range(LIMITS.requests)]
         await asyncio.sleep(0)
         assert app.without_token == LIMITS.requests
+        refused = await status_of(app, "GET", path, endless, {})
         status = await status_of(app, "GET", path, receive, {"authorization": "Bearer secret"})
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        return status, app.without_token
+        return refused, status, app.without_token
 
-    assert asyncio.run(answered()) == (200, 0)
+    assert asyncio.run(answered()) == (503, 200, 0)
+
+
+def test_server_of_this_machine_alone_refuses_other_hosts(trained):
+    """DNS rebinding: a page of another host, whose name was made to lead here."""
+    with TestClient(make_app(Service(load_tagger(trained), "topics"), loopback_only=True)) as client:
+        for method, path in (("GET", "/"), ("GET", "/health"), ("POST", "/tag")):
+            for kind in ("application/json", "application/x-ndjson"):
+                line = {"content": b'{"text": "cat"}', "headers": {"Content-Type": kind}}
+                for host in ("localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]", "[::1]:8000"):
+                    assert client.request(method, f"http://{host}{path}", **line).status_code == 200
+                for host in ("evil.example:8000", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1"):
+                    assert "APLC_TOKEN" in sentence(client.request(method, f"http://{host}{path}", **line), 403)
 
 
 def test_labels_are_found_by_their_other_names(trained):

@@ -108,6 +108,27 @@ def test_text_that_breaks_the_model_fails_alone(model, batcher):
         bad.result(10)
 
 
+class Panic(BaseException):
+    """As PyO3 raises where Rust code panics."""
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_panic_in_rust_fails_its_text_and_the_thread_goes_on(alone):
+    def tag(model, texts, k):
+        if "poison" in texts:
+            raise Panic("poison")
+        return [[(text, 1.0)] for text in texts]
+
+    batcher = Batcher(tag)
+    poison = MODEL, ["poison"], 1
+    bad = batcher.submit_alone(lambda: tag(*poison), 1) if alone else batcher.submit(*poison)
+    assert isinstance(bad.exception(10), RuntimeError)
+    assert "Panic: poison" in str(bad.exception())
+    assert batcher.submit(MODEL, ["good"], 1).result(10) == [[("good", 1.0)]]
+    assert batcher.busy < 5
+    batcher.close()
+
+
 def test_other_work_runs_between_batches(model, batcher):
     first = model.hold(batcher)
     work = batcher.submit_alone(model.sizes.copy, 5)

@@ -189,7 +189,7 @@ def test_torn_line_is_moved_aside_before_the_next_one(path):
 def test_opening_says_what_the_file_holds_and_what_was_mended(path, tmp_path):
     path.write_bytes(b'{"text": "a"}\nnonsense\n{"te')
     _, said = FeedbackFile.open(path)
-    assert "1 correction and 1 line that is none" in said
+    assert "1 correction and 1 line that can't be read as one" in said
     assert ".torn" in said
     assert path.read_bytes() == b'{"text": "a"}\nnonsense\n'
     with pytest.raises(AplcError, match="not a file"):

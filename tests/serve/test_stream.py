@@ -83,6 +83,14 @@ def test_text_that_breaks_the_model_fails_alone(trained, monkeypatch):
     assert ["tags" in answer for answer in answers] == [True, False, True]
 
 
+def test_closed_service_asks_to_send_the_texts_again(trained):
+    service = Service(load_tagger(trained), "topics")
+    with TestClient(make_app(service)) as client:
+        service.batcher.close()
+        (answer,) = lines_of(client.post("/tag", content=b'{"text": "cat", "id": 1}', headers=NDJSON))
+    assert answer == {"id": 1, "detail": stream.CLOSING}
+
+
 class Endless:
     """A call with many texts, whose client takes each answer as it comes; counts how far reading runs ahead."""
 

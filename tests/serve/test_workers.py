@@ -112,6 +112,15 @@ def test_worker_that_hangs_is_replaced_and_holds_up_neither_a_reload_nor_the_sto
     assert process.wait(30) == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_command_without_a_token_answers_this_machine_alone(words_model, workers):
+    with serving(words_model, "--workers", workers, env={"APLC_TOKEN": ""}) as (_, port):
+        assert call(port, "GET", "/health", headers={"Host": "evil.example"})[0] == 403
+        assert call(port, "GET", "/health", headers={"Host": f"localhost:{port}"})[0] == 200
+    with serving(words_model, "--workers", workers, env={"APLC_TOKEN": "secret"}) as (_, port):
+        assert call(port, "GET", "/health", headers={"Host": "evil.example"})[0] == 200
+
+
 BUSY = """
 import json, socket, sys
 channel = socket.socket(fileno=int(sys.argv[2])).makefile("rw")

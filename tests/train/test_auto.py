@@ -31,7 +31,9 @@ def test_an_encoder_that_is_given_gets_both():
     assert choose_preset(["train.seed=1", "model.encoder = my/folder"]) == ("both", "model.encoder is given")
 
 
-@pytest.mark.parametrize(("kind", "preset"), [("words", "words"), ("both", "both"), ("network", "both")])
+@pytest.mark.parametrize(
+    ("kind", "preset"), [("words", "words"), ('"words"', "words"), ("both", "both"), ("network", "both")]
+)
 def test_a_kind_that_is_given_decides(kind, preset):
     assert choose_preset([f"model.kind={kind}"]) == (preset, "model.kind is given")
 

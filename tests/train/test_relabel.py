@@ -79,7 +79,7 @@ def test_labels_of_too_few_examples_are_named(folder):
     few = [Document(text, ["air fryer"]) for text in ("cook bread", "rail apple wind", "opera paw soup")]
     add_labels(folder, [*others, *few], ["air fryer"], say=said.append)
     (line,) = said
-    assert line.startswith("air fryer: 3 examples won't do")
+    assert line.startswith("air fryer: too few examples (3)")
     assert "add more examples" in line
     probability = float(line.split("probability of ")[1].split(",")[0])
     assert 0 < probability < 0.5

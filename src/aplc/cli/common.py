@@ -111,10 +111,10 @@ def check_outputs(
     }
     if replaces:
         del reads[replaces]
-    told = messages(*others, json_file, reads=reads)
+    messages_to = messages(*others, json_file, reads=reads)
     if json_file and json_file != STDOUT and json_file.suffix.lower() != ".json":
         raise AplcError(f"--json {json_file}: give a name that ends in .json, or - for standard output")
-    return told
+    return messages_to
 
 
 @contextlib.contextmanager

@@ -13,7 +13,6 @@ from aplc.cli.help import EXAMPLES, Command, say_next
 from aplc.data.columns import Columns
 
 if TYPE_CHECKING:
-    from aplc.console import Screen
     from aplc.data.formats import Document
     from aplc.data.labels import LabelSet
     from aplc.models.trained import TrainedTagger
@@ -68,7 +67,8 @@ def add(
         typer.Argument(help="A corpus with documents that carry the new labels, and others that don't."),
     ] = None,
     names: Annotated[
-        Path | None, typer.Option(help="The new labels, one a line; without it, all in EXAMPLES that the model lacks.")
+        Path | None,
+        typer.Option(help="File of new labels, one a line. By default all labels of EXAMPLES that are new."),
     ] = None,
     out: OutOption = None,
     device: DeviceOption = None,
@@ -103,7 +103,10 @@ def add(
         else:
             carried = list(dict.fromkeys(name for document in documents() for name in document.labels))
             new = [name for name in carried if name not in known]
-            _say_waiting(trained.labels, carried, examples, screen if new else None)
+            if waiting := _waiting(trained.labels, carried, examples):
+                if not new:
+                    raise AplcError(f"labels: no new label to add; {waiting}")
+                screen.say(waiting)
         say_how(trained.model.kind, screen)
         with screen.bar("encoding examples") as advance:
             changed = add_labels(trained, documents(), new, advance=advance, say=screen.say)
@@ -153,21 +156,17 @@ def retire(
         _save(model, trained, retire_labels(trained, names), out, f"retired {', '.join(names)}")
 
 
-def _say_waiting(labels: "LabelSet", carried: list[str], examples: Path | None, screen: "Screen | None") -> None:
-    """Labels of the model that no document had taught it stay so; an error where no screen is given to say it on."""
+def _waiting(labels: "LabelSet", carried: list[str], examples: Path | None) -> str:
+    """A line on labels of the model that no document has taught it, and that examples don't teach here; or ""."""
     from aplc.data.checks import named, shorten
-    from aplc.errors import AplcError
 
     waiting = [shorten(name) for name in carried if name in labels.index and labels.counts[labels.index[name]] == 0]
     if not waiting:
-        return
-    said = (
+        return ""
+    return (
         f"in the model already, without training documents: {named(waiting)}; their examples are not learned here, but "
         f"by training again: aplc train CORPUS --more {examples} --out newer"
     )
-    if screen is None:
-        raise AplcError(f"labels: no new label to add; {said}")
-    screen.say(said)
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ def review(
             metavar="INPUT", help="Documents as for predict; labels in it are not read; - for standard input."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="File to write, .jsonl, the document worth most first; - for stdout.")],
+    out: Annotated[Path, typer.Option(help="Queue to write, .jsonl, most useful documents first; - for stdout.")],
     top_k: Annotated[int, typer.Option(min=1, help="Labels proposed for a document.")] = 20,
     limit: Annotated[int | None, typer.Option(min=1, help="At most this many documents.")] = None,
     done: Annotated[
@@ -51,7 +51,7 @@ def review(
 
     if out != STDOUT and out.suffix.lower() != ".jsonl":
         raise AplcError(f"--out {out}: the queue is JSON Lines; give a name that ends in .jsonl, or - for stdout")
-    told = check_outputs(out, models=[model], inputs=[Path(input_), *(done or [])])
+    messages_to = check_outputs(out, models=[model], inputs=[Path(input_), *(done or [])])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     reviewed = {key for path in done or [] for key in reviewed_keys(read_documents(path, bad_rows))}
     trained, screen = load_tagger(model), Screen()
@@ -64,7 +64,7 @@ def review(
     say_rejects(bad_rows)
     left_out = {"reviewed before": queued.done, "repeated": queued.repeated, "without text": queued.empty}
     note = "".join(f", {n:,} {what}" for what, n in left_out.items() if n)
-    print(f"queued {count(queued.written, 'document')}{note}" + ("" if out == STDOUT else f": {out}"), file=told)
+    print(f"queued {count(queued.written, 'document')}{note}" + ("" if out == STDOUT else f": {out}"), file=messages_to)
     if out != STDOUT:
         say_next("serve", model, "--review", out, "--feedback", "feedback.jsonl")
 
@@ -78,7 +78,7 @@ def evaluate_feedback(
     threshold: float,
     on_bad_row: Literal["stop", "skip"],
     columns: Columns,
-    told: TextIO,
+    messages_to: TextIO,
 ) -> None:
     """`aplc evaluate` on a file of feedback."""
     from aplc.console import Screen
@@ -99,7 +99,7 @@ def evaluate_feedback(
         screen.bar("evaluating") as advance,
     ):
         found = evaluate_reviews(trained, opened, part, threshold=threshold, advance=advance)
-    print(render(found), file=told)
+    print(render(found), file=messages_to)
     if json_file:
         output_json(json_file, {"model": str(model), "corpus": str(corpus)} | found.to_dict())
     if report:

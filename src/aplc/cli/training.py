@@ -24,6 +24,8 @@ from aplc.cli.help import options, say_next
 from aplc.config import AUTO
 from aplc.data.columns import Columns
 
+ResumeOption = Annotated[bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")]
+
 
 @reads_columns
 def plan(
@@ -47,7 +49,7 @@ def plan(
     from aplc.console import Screen
     from aplc.files import output_json
 
-    told = check_outputs(json_file=json_file, corpora=[corpus], inputs=[vocabulary])
+    messages_to = check_outputs(json_file=json_file, corpora=[corpus], inputs=[vocabulary])
     from aplc.train.auto import configure
 
     screen = Screen()
@@ -59,7 +61,7 @@ def plan(
         limit = None if memory is None else memory * 1e9
         source = Source.from_corpus(opened, vocabulary, language)
         planned = training_of(config).plan(source, config, memory=limit, screen=screen)
-    print(planned.render(), file=told)
+    print(planned.render(), file=messages_to)
     if json_file:
         output_json(json_file, planned.to_dict())
     given = options(
@@ -79,9 +81,7 @@ def pretrain(
     encoder: Annotated[
         str | None, typer.Option(help="Start from this XLNet, a folder or hub name; same as --set model.encoder.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,
@@ -120,9 +120,7 @@ def train(
             "is held out. Can be given several times.",
         ),
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Resume from the newest intact checkpoint in --out.")
-    ] = False,
+    resume: ResumeOption = False,
     device: DeviceOption = None,
     on_bad_row: OnBadRow = "stop",
     *,

@@ -38,6 +38,7 @@ from aplc.data.columns import Columns
 from aplc.errors import AplcError
 
 if TYPE_CHECKING:  # torch takes seconds to import; --help should not
+    from aplc.evaluate.run import Evaluation
     from aplc.models.trained import TrainedTagger
     from aplc.predict.decide import Rule
 
@@ -74,30 +75,28 @@ def evaluate(
     from aplc.console import Screen
     from aplc.data.corpus import Corpus
     from aplc.data.formats import BadRows
-    from aplc.data.source import Source
     from aplc.evaluate.options import parse_at, parse_propensity
-    from aplc.evaluate.report import EXAMPLES, write_report
+    from aplc.evaluate.report import EXAMPLES
     from aplc.evaluate.run import evaluate as evaluate_run
-    from aplc.evaluate.saved import save_evaluation
     from aplc.evaluate.table import render
     from aplc.files import STDOUT
     from aplc.models.base import say_how
-    from aplc.store.card import read_evaluation
-    from aplc.store.folder import load_tagger, save_card
+    from aplc.store.folder import load_tagger
     from aplc.store.safety import EVALUATION
     from aplc.train.run_folder import was_trained_on
 
-    ab, ks = parse_propensity(propensity), parse_at(at)
+    ab, ks, screen = parse_propensity(propensity), parse_at(at), Screen()
     if report and report != STDOUT and report.suffix.lower() not in (".html", ".htm"):
         raise AplcError(f"{report}: the report is a page for a browser; give it a name that ends in .html")
-    told = check_outputs(report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION)
-    screen = Screen()
+    messages_to = check_outputs(
+        report, json_file=json_file, models=[model], corpora=[corpus], replaces=model / EVALUATION
+    )
     if Corpus.open(corpus, BadRows("skip"), columns).is_feedback(part):
-        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, told)
+        evaluate_feedback(model, corpus, part, report, json_file, threshold, on_bad_row, columns, messages_to)
         return
     with open_corpus(corpus, on_bad_row, Path("rejects.jsonl"), columns) as opened, screen.bar("evaluating") as advance:
         documents = opened.documents(part)
-        if opened.is_file and was_trained_on(model, Source.from_corpus(opened).key):
+        if opened.is_file and was_trained_on(model, opened):
             part = "train"
             screen.say(f"{corpus}: the model was trained on these documents, so the figures flatter it")
         drawn = max(examples, EXAMPLES if report else 0)
@@ -106,17 +105,37 @@ def evaluate(
         evaluation = evaluate_run(
             trained, documents, n_examples=drawn, propensity=ab, threshold=threshold, at=ks, advance=advance
         )
-    about = {"model": str(model), "corpus": str(corpus), "part": part}
-    print(render(evaluation, n_examples=examples), file=told)
+    print(render(evaluation, n_examples=examples), file=messages_to)
+    _write(evaluation, trained, json_file, report, model=str(model), corpus=str(corpus), part=part)
+    say_next("predict", model, "FILE", "--out", "tags.jsonl")
+
+
+def _write(
+    evaluation: "Evaluation",
+    trained: "TrainedTagger",
+    json_file: Path | None,
+    report: Path | None,
+    *,
+    model: str,
+    corpus: str,
+    part: str,
+) -> None:
+    """The figures and the page of an evaluation, where they are asked for."""
+    from aplc.evaluate.report import write_report
+    from aplc.evaluate.saved import save_evaluation
+    from aplc.files import STDOUT
+    from aplc.store.card import read_evaluation
+    from aplc.store.folder import save_card
+    from aplc.store.safety import EVALUATION
+
     if json_file:
-        save_evaluation(json_file, evaluation, **about)
-        if json_file.resolve() == (model / EVALUATION).resolve():  # then the card shows it
-            save_card(replace(trained, evaluation=read_evaluation(json_file)), model)
+        save_evaluation(json_file, evaluation, model=model, corpus=corpus, part=part)
+        if json_file.resolve() == (Path(model) / EVALUATION).resolve():  # then the card shows it
+            save_card(replace(trained, evaluation=read_evaluation(json_file)), Path(model))
     if report:
-        write_report(report, evaluation, **about)
+        write_report(report, evaluation, model=model, corpus=corpus, part=part)
         if report != STDOUT:
             print(f"report: {report}", file=sys.stderr)
-    say_next("predict", model, "FILE", "--out", "tags.jsonl")
 
 
 def compare(
@@ -132,11 +151,11 @@ def compare(
     from aplc.evaluate.comparison import compare_runs
     from aplc.files import output_json
 
-    told = check_outputs(picture, json_file=json_file, models=runs)
+    messages_to = check_outputs(picture, json_file=json_file, models=runs)
     comparison = compare_runs(runs)
     if picture:
         comparison.draw(picture)
-    print(comparison.render(), file=told)
+    print(comparison.render(), file=messages_to)
     if json_file:
         output_json(json_file, comparison.to_dict())
     say_next("serve", "MODEL")
@@ -185,7 +204,7 @@ def predict(
         not_scheme=not_scheme or (),
         below=below or (),
     )
-    told = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
+    messages_to = check_outputs(out, models=[model], inputs=[Path(input_), allow, deny])
     bad_rows = BadRows(on_bad_row, Path("rejects.jsonl" if out == STDOUT else f"{out}.rejects.jsonl"))
     columns = replace(
         columns, labels=None, keep=("all",) if "all" in (keep or []) else tuple(dict.fromkeys(keep or []))
@@ -200,7 +219,7 @@ def predict(
         )
     say_rejects(bad_rows)
     abstained = f", {n_abstained:,} of them without a label that qualifies" if n_abstained else ""
-    print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=told)
+    print(f"tagged {count(n, 'document')}{abstained}" + ("" if out == STDOUT else f": {out}"), file=messages_to)
     if out != STDOUT:
         say_next("serve", model)
 
@@ -245,9 +264,9 @@ def export(
 
 def serve(
     model: ModelArgument,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all of them; set a token then.")] = (
-        "127.0.0.1"
-    ),
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. With 0.0.0.0 other machines reach it: set a token.")
+    ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one, which is printed.")
     ] = 8000,
@@ -262,7 +281,7 @@ def serve(
     max_texts: Annotated[int, typer.Option(min=1, help="Texts a call may have.")] = 256,
     max_queue: Annotated[int, typer.Option(min=1, help="Texts that may wait for the model.")] = 4096,
     workers: Annotated[
-        int, typer.Option(min=1, max=256, help="Processes that answer; their limits are each one's own.")
+        int, typer.Option(min=1, max=256, help="Processes that answer requests; the limits hold for each of them.")
     ] = 1,
     worker_timeout: Annotated[
         float, typer.Option(min=1, help="Seconds without a sign of life after which a worker is replaced.")
@@ -273,9 +292,11 @@ def serve(
     ] = None,
     review: Annotated[
         Path | None,
-        typer.Option(help="A queue of aplc review; the page works through it. What --feedback has counts as done."),
+        typer.Option(help="A queue of aplc review to go through on the page. Documents in --feedback count as done."),
     ] = None,
-    max_feedback: Annotated[int, typer.Option(min=1, help="Corrections a minute, of all callers.")] = 600,
+    max_feedback: Annotated[
+        int, typer.Option(min=1, help="Corrections that all callers together may send in a minute.")
+    ] = 600,
     device: DeviceOption = None,
 ) -> None:
     """Serve a model over HTTP, with a page to try it on at /, and its API described at /docs."""

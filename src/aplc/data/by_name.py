@@ -69,15 +69,3 @@ class ByName:
                 f"{some}; give documents the labels instead"
             )
         return said
-
-
-def strangers(vocabulary: Vocabulary, labels: Collection[str]) -> list[str]:
-    """A warning where documents and vocabulary have nothing in common: every subject may become two labels."""
-    if not labels or any(label in vocabulary.entries for label in labels):
-        return []
-    (label, *_), (entry, *_) = labels, vocabulary.entries.values()
-    return [
-        f"warning: {vocabulary.file}: none of the documents' labels, such as {shorten(label)!r}, is a label or a name "
-        f"in it; its first is {shorten(vocabulary.shown(entry.label))!r}. Is it the right file, --labels-column, "
-        "--label-separator or --language? Fine if all of its labels are new ones"
-    ]

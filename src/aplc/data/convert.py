@@ -30,8 +30,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from aplc.data.corpus import PARTS
-from aplc.data.formats import SUFFIXES, UNQUOTED, Document, open_bytes
+from aplc.data.corpus import refuse_corpus
+from aplc.data.formats import UNQUOTED, Document, open_bytes
 from aplc.errors import CorpusError
 from aplc.files import atomic_write
 
@@ -49,9 +49,7 @@ def convert(
     if out.resolve() == source.resolve():
         raise CorpusError(f"{out}: this is the source folder; give --out another one")
     parts = _READERS[format_](source)
-    files = (out / f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES)
-    if existing := next(filter(Path.exists, files), None):
-        raise CorpusError(f"{existing}: already exists; give --out another folder, or remove it")
+    refuse_corpus(out)
     counts, labels = dict.fromkeys(parts, 0), set[str]()
     with ExitStack() as stack:  # all parts are written, or none
         written = {part: stack.enter_context(atomic_write(out / f"{part}.jsonl")) for part in parts}

@@ -27,6 +27,12 @@ def corpus_parts(folder: Path) -> list[Path]:
     return [path for path in names if path.is_file()]
 
 
+def refuse_corpus(out: Path) -> None:
+    """Refuse to write a corpus into a folder that has one."""
+    if parts := corpus_parts(out):
+        raise CorpusError(f"{parts[0]}: already exists; give --out another folder, or remove it")
+
+
 @dataclass(frozen=True)
 class Corpus:
     path: Path

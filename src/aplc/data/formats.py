@@ -166,7 +166,7 @@ def _object(path: Path | str, line: int, raw: bytes) -> dict[str, Any]:
 
 
 def _reviews(path: Path | str, columns: Columns, size: int | None) -> Iterator[tuple[int, Review]]:
-    """The lines of feedback in a file that can be read. What is wrong with others is said when they are read again."""
+    """The lines of feedback in a file, but for bad ones, which are reported when the file is read again."""
     if str(path) == STDIN:
         raise CorpusError("standard input can't be read twice, as feedback must be; give a file")
     with open_bytes(Path(path)) as stream:

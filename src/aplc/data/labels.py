@@ -42,10 +42,10 @@ class LabelSet:
 
     def __post_init__(self) -> None:
         for name, target in self.aliases.items():
-            if target not in self._rows or target in self.aliases or target in self.retired:
+            if target not in self._ids or target in self.aliases or target in self.retired:
                 raise ModelError(f"label {name!r} stands for {target!r}, which is not a label of this model")
-        if not self.retired <= self._rows.keys():
-            raise ModelError(f"retired label {min(self.retired - self._rows.keys())!r} is not a label of this model")
+        if not self.retired <= self._ids.keys():
+            raise ModelError(f"retired label {min(self.retired - self._ids.keys())!r} is not a label of this model")
 
     @classmethod
     def from_counter(
@@ -88,22 +88,22 @@ class LabelSet:
         return LabelSet(self.names[: self.n_seen], self.counts[: self.n_seen])
 
     @cached_property
-    def _rows(self) -> dict[str, int]:
+    def _ids(self) -> dict[str, int]:
         return {name: i for i, name in enumerate(self.names)}
 
     @cached_property
     def index(self) -> dict[str, int]:
         """Ids by name: of labels in use, and of names that stand for one of these."""
         if not self.aliases and not self.retired:
-            return self._rows
-        index = {name: i for name, i in self._rows.items() if name not in self.retired}
-        return index | {name: self._rows[target] for name, target in self.aliases.items()}
+            return self._ids
+        index = {name: i for name, i in self._ids.items() if name not in self.retired}
+        return index | {name: self._ids[target] for name, target in self.aliases.items()}
 
     @cached_property
     def active(self) -> NDArray[np.bool_]:
         """For each id, whether the model may predict it."""
         active = np.ones(len(self), dtype=bool)
-        active[[self._rows[name] for name in self.retired]] = False
+        active[[self._ids[name] for name in self.retired]] = False
         return active
 
     @cached_property
@@ -111,13 +111,13 @@ class LabelSet:
         """For each id, the id of the label that it stands for: its own, unless it was merged."""
         ids = np.arange(len(self), dtype=np.int64)
         for name, target in self.aliases.items():
-            if name in self._rows:
-                ids[self._rows[name]] = self._rows[target]
+            if name in self._ids:
+                ids[self._ids[name]] = self._ids[target]
         return ids
 
     @property
     def has_merged(self) -> bool:
-        return any(name in self._rows for name in self.aliases)
+        return any(name in self._ids for name in self.aliases)
 
     @property
     def n_in_use(self) -> int:
@@ -141,7 +141,7 @@ class LabelSet:
         if name in self.index:
             return self.index[name]
         if name in self.retired:
-            return self._rows[name]
+            return self._ids[name]
         return unseen.setdefault(name, len(self) + len(unseen))
 
     def save(self, folder: Path) -> None:

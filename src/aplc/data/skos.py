@@ -8,6 +8,7 @@ Only these triples are kept, as plain strings: rdflib's own graph would take ten
 none of the three formats has imports, and a document type declaration, which may define entities, is refused.
 """
 
+import contextlib
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -91,15 +92,16 @@ def _rdflib(path: Path) -> None:
         raise CorpusError(needs(f"{path}: reading SKOS", "rdflib")) from None
 
 
-class _quiet:  # noqa: N801 -- reads as a verb
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """rdflib warns of every odd URI on standard error."""
-
-    def __enter__(self) -> None:
-        self.level = logging.getLogger("rdflib").level
-        logging.getLogger("rdflib").setLevel(logging.CRITICAL)
-
-    def __exit__(self, *_: object) -> None:
-        logging.getLogger("rdflib").setLevel(self.level)
+    log = logging.getLogger("rdflib")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _read_lines(path: Path, stream: BinaryIO) -> Triples:

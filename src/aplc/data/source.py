@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from aplc.config import DataConfig, TextsConfig
 from aplc.console import Screen
-from aplc.data.by_name import ByName, strangers
+from aplc.data.by_name import ByName
 from aplc.data.cache import VERSION, DocumentCache, Encode
 from aplc.data.checks import PartCheck, count, label_warnings, named, shorten
 from aplc.data.corpus import Corpus, Part
@@ -176,14 +176,14 @@ class TrainingData:
 
 def read_training_data(source: Source, config: DataConfig, seed: int, screen: Screen) -> TrainingData:
     """Count labels, say what looks wrong, and choose the documents to hold out."""
-    added = source.more_labels(config)  # what is wrong with a vocabulary is said before a corpus is read
+    added = source.more_labels(config)  # reads the vocabulary: its errors come before minutes of reading a corpus
     with screen.bar("counting labels") as advance:
         train = _Count.of(source.train(), advance)
         more = _Count.of(source.more_documents(), advance)
     if train.check.documents == 0:
         raise CorpusError(f"{source.name}: no documents to train on")
     counter, n_documents = train.counter + more.counter, train.check.documents + more.check.documents
-    say_names(source, counter, screen)
+    say_names(source, screen)
     labels = LabelSet.from_counter(counter, config.min_count, more=added, name=source.name)
     left_out = len(counter) - labels.n_seen
     screen.say(
@@ -240,11 +240,10 @@ class _Count:
         return found
 
 
-def say_names(source: Source, labels: Collection[str], screen: Screen) -> None:
-    """Once documents with these labels were read: which were names, or that the vocabulary knows none of them."""
-    if source.by_name:
-        for line in [*strangers(source.by_name.vocabulary, labels), *source.by_name.describe()]:
-            screen.say(line)
+def say_names(source: Source, screen: Screen) -> None:
+    """Once documents were read: which of their labels were names."""
+    for line in source.by_name.describe() if source.by_name else ():
+        screen.say(line)
 
 
 def _say_more(name: str, train: _Count, more: _Count, screen: Screen) -> None:
@@ -277,14 +276,15 @@ def describe_vocabulary(vocabulary: Vocabulary, counter: Counter[str], *, all_la
     return "; ".join(parts)
 
 
-def vocabulary_warnings(vocabulary: Vocabulary, counter: Counter[str]) -> list[str]:
+def vocabulary_warnings(vocabulary: Vocabulary, labels: Collection[str]) -> list[str]:
     """What looks wrong with a vocabulary for a corpus with these labels."""
     found = vocabulary.warnings()
-    if counter and not counter.keys() & vocabulary.entries.keys():
-        (label, *_), (other, *_) = counter, vocabulary.entries
+    if labels and not any(label in vocabulary.entries for label in labels):
+        (label, *_), (first, *_) = labels, vocabulary.entries
         found.append(
-            f"{vocabulary.file}: none of its labels or names is in the training part; is its 'label' or 'name' what "
-            f"documents carry, as {shorten(label)!r}? Its first label is {shorten(other)!r}"
+            f"{vocabulary.file}: none of the documents' labels, such as {shorten(label)!r}, is a label or a name in "
+            f"it; its first is {shorten(vocabulary.shown(first))!r}. Is it the right file, --labels-column, "
+            "--label-separator or --language? Fine if all of its labels are new ones"
         )
     return found
 

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from aplc.data.checks import hash_text, shorten
 from aplc.data.columns import ID, LABELS, TEXT, Columns, listed
-from aplc.data.corpus import PARTS, Part
-from aplc.data.formats import SUFFIXES, BadRows, Document, read_documents
+from aplc.data.corpus import PARTS, Part, refuse_corpus
+from aplc.data.formats import BadRows, Document, read_documents
 from aplc.errors import AplcError, CorpusError
 from aplc.files import atomic_write
 
@@ -91,9 +91,7 @@ def split(
         raise CorpusError(f"{path}: is a folder; split takes one file, and a folder with train and test is a corpus")
     if not path.is_file():
         raise CorpusError(f"{path}: no such file")
-    files = (out / f"{part}{suffix}" for part in PARTS for suffix in SUFFIXES)
-    if existing := next(filter(Path.exists, files), None):
-        raise CorpusError(f"{existing}: already exists; give --out another folder, or remove it")
+    refuse_corpus(out)
     columns = replace(columns or Columns(), keep=("all",))
     bad_rows = bad_rows or BadRows()
 

@@ -16,7 +16,7 @@ from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
 from aplc.data.reservoir import Reservoir
-from aplc.data.source import Source, say_names
+from aplc.data.source import Source, say_names, vocabulary_warnings
 from aplc.errors import CorpusError
 
 
@@ -43,7 +43,10 @@ def survey_source(source: Source, config: DataConfig, sample_size: int, screen: 
             name=source.name,
             advance=advance,
         )
-    say_names(source, found.labels.names[: found.labels.n_seen], screen)
+    say_names(source, screen)
+    if source.vocabulary:
+        for warning in vocabulary_warnings(source.vocabulary, found.labels.seen.names):
+            screen.say(f"warning: {warning}")
     return found
 
 

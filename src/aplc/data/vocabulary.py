@@ -5,7 +5,7 @@
     vocabulary.below("animals")                              # that label and all narrower ones
 
 `entry_files.py` and `skos.py` read files; here every entry is checked, because files may come from anywhere: lengths,
-control characters, labels twice, circles. Entries are small objects: some 400 bytes each, texts included.
+control characters, labels twice, cycles. Entries are small objects: some 400 bytes each, texts included.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Entries by label, in the order of the file. There is no circle in `broader`."""
+    """Entries by label, in the order of the file. There is no cycle in `broader`."""
 
     entries: Mapping[str, Entry]
     file: str = field(default="vocabulary", compare=False)
@@ -97,11 +97,6 @@ class Vocabulary:
         name = self.name_of(label)
         return label if name == label else f"{name} ({label})"
 
-    def texts_of(self, label: str) -> tuple[str, ...]:
-        """All that is said of a label: name, synonyms, description. Empty for an entry without them, or no entry."""
-        entry = self.entries.get(label)
-        return tuple(filter(None, (entry.name, *entry.names, entry.description))) if entry else ()
-
     @cached_property
     def called(self) -> Mapping[str, str]:
         """Labels by `folded` names, and by synonyms that are nobody's name; "" for what several labels are called."""
@@ -138,9 +133,6 @@ class Vocabulary:
             for scheme in entry.schemes:
                 found[scheme].add(entry.label)
         return {scheme: frozenset(labels) for scheme, labels in sorted(found.items())}
-
-    def in_scheme(self, scheme: str) -> frozenset[str]:
-        return self.schemes.get(scheme, frozenset())
 
     @cached_property
     def key(self) -> str:
@@ -240,22 +232,22 @@ def _checked(rows: Iterable[Row], file: str, path: Path | str) -> Vocabulary:
         entries[entry.label], places[entry.label] = entry, where
     if not entries:
         raise CorpusError(f"{path}: no entries in it; is it the right file?")
-    if circle := find_circle(entries):
-        way = [repr(shorten(label)) for label in circle[:5]] + (["..."] if len(circle) > 5 else [])
+    if cycle := find_cycle(entries):
+        steps = [repr(shorten(label)) for label in cycle[:5]] + (["..."] if len(cycle) > 5 else [])
         raise CorpusError(
-            f"{path}, {places[circle[0]]}: a circle, {' is below '.join([*way, way[0]])}; remove one of these steps"
+            f"{path}, {places[cycle[0]]}: a cycle, {' is below '.join([*steps, steps[0]])}; remove one of these steps"
         )
     return Vocabulary(entries, file)
 
 
-def find_circle(entries: Mapping[str, Entry]) -> list[str]:
-    """Labels each of which is followed by a broader one, the last by the first; empty if there is no circle."""
+def find_cycle(entries: Mapping[str, Entry]) -> list[str]:
+    """Labels each of which is followed by a broader one, the last by the first; empty if there is no cycle."""
     open_above = {e.label: sum(label in entries for label in e.broader) for e in entries.values() if e.broader}
     narrower: dict[str, list[str]] = defaultdict(list)
     for label in open_above:
         for above in entries[label].broader:
             narrower[above].append(label)
-    # Take away, again and again, what has nothing above it; a circle and what is below it is left.
+    # Take away, again and again, what has nothing above it; a cycle and what is below it is left.
     done = [label for label in entries if not open_above.get(label)]
     while done:
         for label in narrower.pop(done.pop(), ()):
@@ -265,12 +257,12 @@ def find_circle(entries: Mapping[str, Entry]) -> list[str]:
     left = {label for label, n in open_above.items() if n}
     if not left:
         return []
-    way: dict[str, None] = {}
+    path: dict[str, None] = {}
     label = next(iter(left))
-    while label not in way:
-        way[label] = None
+    while label not in path:
+        path[label] = None
         label = next(above for above in entries[label].broader if above in left)
-    listed = list(way)
+    listed = list(path)
     return listed[listed.index(label) :]
 
 

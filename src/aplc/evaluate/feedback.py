@@ -23,7 +23,8 @@ from aplc.data.labels import LabelSet
 from aplc.data.vocabulary import Vocabulary
 from aplc.errors import CorpusError
 from aplc.evaluate.bands import TAIL, TORSO
-from aplc.evaluate.run import DEPTH, versions
+from aplc.evaluate.run import versions
+from aplc.models.calibration import DEPTH
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import DOCUMENTS_AT_ONCE, name_tags, predict_documents
 

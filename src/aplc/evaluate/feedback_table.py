@@ -12,30 +12,30 @@ from aplc.evaluate.report import escape, table
 from aplc.evaluate.run import versions
 from aplc.files import output_stream
 
-HEAD = ("right", "wrong", "missing", "accepted", "found")
+HEAD = ("right", "wrong", "missing", "precision", "recall")
 EXPLAINED = (
-    "right: given by the model and accepted; wrong: given and rejected; missing: added by the reviewer, or not given "
-    "although right; accepted: right / (right + wrong); found: right / (right + missing). Labels that nobody reviewed "
+    "right: predicted, and accepted by the reviewer; wrong: predicted and rejected; missing: accepted or added, but "
+    "not predicted; precision: right / (right + wrong); recall: right / (right + missing). Labels that nobody reviewed "
     "are not counted."
 )
 
 
 def tables_of(evaluation: FeedbackEvaluation) -> list[tuple[str, list[tuple[str, list[str]]]]]:
     """(title, rows), each row a name and the cells of `HEAD`."""
-    found = [("all", [("proposed then", cells(evaluation.proposed)), ("this model", cells(evaluation.now))])]
+    found = [("all", [("as proposed", cells(evaluation.proposed)), ("this model", cells(evaluation.now))])]
     if times := [(start, cells(tally)) for start, tally in evaluation.over_time.items()]:
-        found.append(("proposed then, from", times))
+        found.append(("as proposed, by date", times))
     bands = [
         (f"{name}, {when}", cells(tally))
         for name, pair in evaluation.by_band.items()
-        for when, tally in zip(("proposed then", "this model"), pair, strict=True)
+        for when, tally in zip(("as proposed", "this model"), pair, strict=True)
         if tally.right or tally.wrong or tally.missing
     ]
-    found.append(("band", bands))
+    found.append(("by frequency", bands))
     uppers = (*EDGES[1:], 1.0)
     found.append(
         (
-            "proposed then with",
+            "as proposed, by probability",
             [
                 (f"{low:.0%} to {high:.0%}", cells(tally, found=False))
                 for low, high, tally in zip(EDGES, uppers, evaluation.by_probability, strict=True)
@@ -44,7 +44,7 @@ def tables_of(evaluation: FeedbackEvaluation) -> list[tuple[str, list[tuple[str,
         )
     )
     labels = [(evaluation.shown(label), cells(then)) for label, then, _ in evaluation.most_wrong]
-    found.append(("rejected or added most, proposed then", labels))
+    found.append(("most corrected labels, as proposed", labels))
     return [(title, rows) for title, rows in found if rows]
 
 

@@ -2,7 +2,7 @@
 
 from aplc.errors import AplcError
 from aplc.evaluate.metrics import PROPENSITIES
-from aplc.evaluate.run import DEPTH
+from aplc.models.calibration import DEPTH
 
 
 def parse_propensity(text: str) -> str | tuple[float, float]:

@@ -26,12 +26,11 @@ from aplc.evaluate.bootstrap import Difference, Interval, compare, intervals
 from aplc.evaluate.findings import Example, Findings
 from aplc.evaluate.hierarchy import Near, NearCounter, by_scheme, names_of
 from aplc.evaluate.metrics import Metrics
+from aplc.models.calibration import DEPTH, depths
 from aplc.models.trained import TrainedTagger
 from aplc.predict.search import DOCUMENTS_AT_ONCE, predict_parts
 from aplc.version import __version__
 
-DEPTH = 100
-"""Predictions per document, for F1 at a threshold; ranking metrics use the first five, or as many as asked for."""
 AT = 5
 """The k of results by band and of the reliability diagram."""
 KS = (1, 3, AT)
@@ -335,9 +334,7 @@ def evaluate(
         at=at,
         vocabulary=trained.vocabulary,
     )
-    # Predict once, without calibration, and rank with and without it. Calibration changes the order: twice as many
-    # predictions, so that the first hundred after it are among them.
-    depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
+    depth, width = depths(len(trained.labels))  # predict once, without calibration, and rank with and without it
     raw = replace(trained.ranking, calibration=None)
     for block in blocks(documents, DOCUMENTS_AT_ONCE):
         if partial := next((document for document in block if document.partial), None):

@@ -26,7 +26,8 @@ from aplc.files import read_json, write_json
 CALIBRATION_FILE = "calibration.json"
 FORMAT = 1
 DEPTH = 100
-"""Candidates of each held-out document that calibration is learned from."""
+"""Predictions per document that calibration is learned from and that figures see: ranking metrics use the first five,
+or as many as asked for, F1 at a threshold all of them."""
 PRIOR_HITS = 30
 """A block is pulled towards the model's own probability as if this many hits had been seen there; on few held-out
 documents this leaves less error than none, and than no calibration (bench/LOG.md)."""
@@ -40,6 +41,12 @@ LEAST_PREDICTED = 50
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+
+def depths(n_labels: int) -> tuple[int, int]:
+    """How many labels to rank for a document, and how many to ask an uncalibrated model for: calibration changes the
+    order, and the first hundred after it are among twice as many before it."""
+    return min(DEPTH, n_labels), min(2 * DEPTH, n_labels)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""The loss of rows of which only some labels are known: those a person accepted or added, and those she rejected.
+"""The loss of partly reviewed documents, of which a few labels are known: accepted, added or rejected by a reviewer.
 
-Only these have a term, -log p or -log(1-p) with the p of Equation 2; no other label is pulled anywhere, and no root
-except through the labels below it. There are a few of them in a row, so their weights are gathered, and autograd does
-the rest. The price: in a batch with such rows a cluster has a second gradient of its weights' size for a moment.
+Only these have a term, -log p or -log(1-p) with the p of Equation 2. Other labels get no gradient, and a cluster's root
+gets one only through the known labels of its cluster. A document has few of them, so their weights are gathered, and
+autograd does the rest. The price: in a batch with such rows a cluster has a second gradient of its weights' size for a
+moment.
 
 Shapes: B rows (hidden states) of the batch, D their width, R rows that list a label of a cluster, N (label, row) pairs.
 """

@@ -29,7 +29,7 @@ TOP_K = 5
 
 
 def check_top_k(top_k: object) -> None:
-    """Refuse what is no number of labels; True would count as 1."""
+    """Refuse all but whole numbers of at least 1; also True, which Python takes for 1."""
     if isinstance(top_k, bool) or not isinstance(top_k, Integral):
         raise AplcError(f"top_k = {top_k!r}: must be a whole number, such as 5")
     if int(top_k) < 1:

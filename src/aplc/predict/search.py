@@ -148,7 +148,7 @@ def decide_documents(
 ) -> Iterator[tuple[list[Document], list[list[tuple[str, float]]]]]:
     """Blocks of documents and the labels that `rule` gives them: (label, probability) pairs, best first.
 
-    A text of nothing but white space gets none: all a model knows of it is which labels are frequent.
+    A text of whitespace alone gets no label: the model could only guess the most frequent ones.
     """
     decision = Decision.of(rule, trained.labels, trained.calibration, trained.vocabulary)
     for block, ids, probs in predict_documents(trained, documents, decision.depth, allowed=decision.allowed):

@@ -34,8 +34,8 @@ PAGES = {
 }
 
 
-def make_app(service: Service, *, token: str | None = None) -> Guard:
-    """The ASGI application of a service."""
+def make_app(service: Service, *, token: str | None = None, loopback_only: bool = False) -> Guard:
+    """The ASGI application of a service; with `loopback_only`, for requests that name this machine as their host."""
     guard: Guard
 
     @contextlib.asynccontextmanager
@@ -82,6 +82,7 @@ def make_app(service: Service, *, token: str | None = None) -> Guard:
         open_paths=open_paths,
         paths=api | open_paths,
         streams=stream.takes,
+        loopback_only=loopback_only,
     )
     return guard
 

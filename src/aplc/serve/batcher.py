@@ -127,9 +127,9 @@ class Batcher:
         texts = [text for job in jobs for text in job.texts]
         try:
             tags = self.tag(jobs[0].model, texts, max(job.top_k for job in jobs))
-        except Exception as error:
+        except BaseException as error:
             if len(jobs) == 1:
-                jobs[0].future.set_exception(error)
+                jobs[0].future.set_exception(_as_exception(error))
                 return
             for job in jobs:  # a text that breaks the model must not fail the other texts of its batch
                 self._tag([job])
@@ -144,5 +144,12 @@ class Batcher:
 def _fulfil(job: Job, work: Callable[[], Any]) -> None:
     try:
         job.future.set_result(work())
-    except Exception as error:
-        job.future.set_exception(error)
+    except BaseException as error:
+        job.future.set_exception(_as_exception(error))
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """A panic in Rust (tokenizers) is a `BaseException`, which would end this thread, and the loop of who waits."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)

@@ -47,7 +47,7 @@ class FeedbackFile:
             for line in lines:
                 entries, bad = (entries + 1, bad) if key_of_line(line) else (entries, bad + 1)
         said = f"feedback goes to {path}, which has {count(entries, 'correction')}"
-        said += f" and {count(bad, 'line')} that {'is' if bad == 1 else 'are'} none" if bad else ""
+        said += f" and {count(bad, 'line')} that can't be read as one" if bad else ""
         return file, f"{said}; {mended}" if mended else said
 
     def append(self, entry: dict[str, Any]) -> None:

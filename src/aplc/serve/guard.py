@@ -1,4 +1,4 @@
-"""Checks every request before the application sees it: the token, the number of requests, the body's size and time.
+"""Checks every request before the application sees it: token, host, number of requests, the body's size and time.
 
 This is an ASGI layer and not a dependency of each route, so that no route can hold a body beyond its limit and every
 answer is counted. The rest of a body that is too large is read and discarded: if the server closed the connection while
@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 MAX_DISCARDED = 64 << 20
 """Bytes that are read beyond the limit of a body, so that the client gets to read the refusal."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 BODY_TIMEOUT = 30.0
 """Seconds a body may take to arrive."""
 FAILED = "The server failed on this request; its log says why."
@@ -67,7 +69,8 @@ class RefusalError(Exception):
 class Guard:
     """Wraps `app`. `open_paths` need no token; `paths` are counted by name, all others as "other".
 
-    Requests that `streams` picks bound their bodies themselves.
+    Requests that `streams` picks bound their bodies themselves. With `loopback_only`, requests must name this machine:
+    a page of another host whose name is made to lead here (DNS rebinding) would else use the server from a browser.
     """
 
     def __init__(
@@ -80,12 +83,14 @@ class Guard:
         open_paths: set[str],
         paths: set[str],
         streams: Callable[[MutableMapping[str, Any]], bool] = lambda _: False,
+        loopback_only: bool = False,
     ) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
         self.expected = None if token is None else f"Bearer {token}".encode()
         self.open_paths, self.paths, self.streams = open_paths, paths, streams
+        self.loopback_only = loopback_only
         self.without_token = 0
-        """Requests under way that lack the token. They don't count against the limit on requests."""
+        """Requests under way that lack the token. They have the limit on requests for themselves."""
         self.closing = False
         """The server is shutting down: each answer also closes its connection."""
 
@@ -121,6 +126,13 @@ class Guard:
     async def _admit(self, scope: MutableMapping[str, Any], receive: Receive) -> Receive:
         """Check everything but the content; returns a `receive` that replays the body."""
         headers = dict(scope["headers"])
+        if self.loopback_only and (host := _name(headers.get(b"host", b"localhost"))) not in LOOPBACK:
+            raise RefusalError(
+                403,
+                f"The server answers on this machine alone, not as {host!a}; set APLC_TOKEN, or have a proxy send "
+                "Host: localhost.",
+                connection="close",
+            )
         too_large = f"The body is larger than {self.limits.body:,} bytes; send fewer texts in a call."
         length = headers.get(b"content-length", b"")
         given = headers.get(b"authorization", b"")
@@ -130,6 +142,14 @@ class Guard:
             return receive
         if b"expect" in headers and length.isdigit() and int(length) > self.limits.body:
             raise RefusalError(413, too_large)  # before it is sent at all
+        if not trusted and self.without_token >= self.limits.requests:
+            raise RefusalError(
+                503,
+                f"The server waits for the bodies of {self.limits.requests:,} requests without its token; send the "
+                "token, or try again later.",
+                connection="close",
+                retry_after="10",
+            )
         self.without_token += not trusted
         body, total = bytearray(), 0
         try:
@@ -167,6 +187,11 @@ class Guard:
             return pending.pop() if pending else await receive()
 
         return replay
+
+
+def _name(host: bytes) -> str:
+    """The name in a Host header, without a port or the brackets of IPv6."""
+    return re.sub(r":\d*$", "", host.decode("latin-1").strip().lower()).strip("[]")
 
 
 async def refuse(refusal: RefusalError, send: Send) -> None:

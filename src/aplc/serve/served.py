@@ -61,7 +61,7 @@ class ServedModel:
         except Exception as error:
             raise ModelError(f"{folder}: fails on a probe ({type(error).__name__}: {str(error)[:200]})") from error
         if not tags or not all(math.isfinite(p) and 0 <= p <= 1 for _, p in tags):
-            raise ModelError(f"{folder}: tags a probe with no label, or with probabilities that are none")
+            raise ModelError(f"{folder}: finds no label for a probe, or probabilities that are not between 0 and 1")
         _ = self.search  # of a million labels it takes seconds
 
     @cached_property

@@ -13,6 +13,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -28,7 +29,7 @@ except ImportError as error:
     raise AplcError(needs("aplc serve", error.name or "", "fastapi", "uvicorn", "prometheus-client")) from error
 
 from aplc.serve.feedback import FeedbackFile
-from aplc.serve.guard import Guard
+from aplc.serve.guard import LOOPBACK, Guard
 from aplc.serve.reload import About, Reloader
 from aplc.serve.settings import Settings
 
@@ -37,7 +38,6 @@ BACKLOG = 2048
 
 DRAIN_TIME = 1.0
 """Seconds that an open connection has for one more request after the signal to stop."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Server(uvicorn.Server):
@@ -109,6 +109,7 @@ def serve(
     screen = screen or Screen(quiet=True)
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     settings.check()
+    settings = replace(settings, loopback_only=settings.token is None and host in LOOPBACK)
     listener = listen(host, port)
     said = FeedbackFile.open(settings.feedback)[1] if settings.feedback else ""
 
@@ -120,7 +121,7 @@ def serve(
         )
         for line in filter(None, (about["device"], said)):
             screen.say(line)
-        if settings.token is None and host not in LOOPBACK:
+        if settings.token is None and not settings.loopback_only:
             uses = "use the model and store feedback" if settings.feedback else "use the model"
             screen.say(f"anyone who can reach this address can {uses}; set APLC_TOKEN to require a token")
 
@@ -146,7 +147,8 @@ def _serve_alone(
     reloader = Reloader(settings.model, partial(service.take, settings.model), say)
     service.reload = reloader.reload
     started({**service.about(), "device": service.device})
-    Server(make_app(service, token=settings.token), background=[reloader.watch]).run(sockets=[listener])
+    app = make_app(service, token=settings.token, loopback_only=settings.loopback_only)
+    Server(app, background=[reloader.watch]).run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -17,6 +17,8 @@ class Settings:
 
     model: Path
     token: str | None = None
+    loopback_only: bool = False
+    """Whether requests must name this machine: it listens on loopback, without a token. `serve` knows."""
     limits: Limits = field(default_factory=Limits)
     feedback: Path | None = None
     review: Path | None = None

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from aplc.predict.decide import Rule
 from aplc.serve import schema
-from aplc.serve.batcher import QueueFullError, Tags
+from aplc.serve.batcher import ClosedError, QueueFullError, Tags
 from aplc.serve.guard import FAILED, MAX_DISCARDED, App, Message, Receive, RefusalError, Send
 from aplc.serve.routes import result_of
 from aplc.serve.served import ServedModel
@@ -33,6 +33,7 @@ IDLE = 60.0
 """Seconds without a byte after which a call ends."""
 LINGER = 5.0
 """Seconds in which the rest of a call that the server ends is read and discarded, so that its client reads the end."""
+CLOSING = "The server is shutting down; send the texts that have no answer again."
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,11 @@ class TagStream:
                 if waiting.done():
                     break
                 if self.is_closing():
-                    return "The server is shutting down; send the texts that have no answer again."
+                    return CLOSING
                 if asyncio.get_running_loop().time() > deadline:
                     return f"Nothing came for {IDLE:g} seconds; send the rest in another call."
             if self.is_closing():
-                return "The server is shutting down; send the texts that have no answer again."
+                return CLOSING
             return waiting.result()
         finally:
             waiting.cancel()
@@ -172,6 +173,8 @@ class TagStream:
             except QueueFullError:  # a stream is patient
                 await asyncio.sleep(0.05)
                 continue
+            except ClosedError:
+                raise RefusalError(503, CLOSING) from None
             return await result_of(future)
 
     async def _alone(self, model: ServedModel, text: str, k: int) -> Tags | str:

@@ -66,7 +66,8 @@ async def work(listener: socket.socket, end: socket.socket) -> int:
         await stop(False)  # the first process has gone
         shutil.rmtree(os.environ[METRICS_FOLDER], ignore_errors=True)  # which would have done this
 
-    server = WorkerServer(make_app(service, token=settings.token), background=[ready], shares_socket=True)
+    app = make_app(service, token=settings.token, loopback_only=settings.loopback_only)
+    server = WorkerServer(app, background=[ready], shares_socket=True)
     server.should_exit = stopping
     await server.serve(sockets=[listener])
     return 0

@@ -1,4 +1,4 @@
-"""Which preset is best on this machine, said with its reason.
+"""Which preset is best on this machine, and why.
 
 `both`, words and a network, is the most accurate. It takes a pretrained encoder, and on a CPU about an hour where the
 words take minutes; so it is chosen where there is a GPU, or where the user has the encoder at hand.
@@ -18,9 +18,9 @@ from aplc.store.safety import RUN_FILE
 
 
 def configure(preset: str, settings: Sequence[str], screen: Screen, *, resumed: Path | None = None) -> Config:
-    """The configuration of a preset with changes to it, as `--set` takes them. What "auto" means here is said.
+    """The configuration of a preset with changes to it, as `--set` takes them. Prints what "auto" chose, and why.
 
-    A run that is `resumed` keeps what it was started with, whatever the machine has by now.
+    A run that is `resumed` keeps the configuration it was started with, even where "auto" would now choose another.
     """
     if preset != AUTO:
         return Config.from_preset(preset).with_settings(list(settings))
@@ -38,16 +38,18 @@ def configure(preset: str, settings: Sequence[str], screen: Screen, *, resumed: 
 
 def choose_preset(settings: Sequence[str] = ()) -> tuple[str, str]:
     """The name of the preset, and why."""
-    given = {name.strip(): value.strip() for name, _, value in (setting.partition("=") for setting in settings)}
-    encoder = Config.from_preset("both").model.encoder
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    both = Config.from_preset("both")
     if "model.kind" in given:
-        return ("words" if given["model.kind"] == "words" else "both"), "model.kind is given"
+        kind = both.with_settings(list(settings)).model.kind
+        return ("words" if kind == "words" else "both"), "model.kind is given"
     if "model.encoder" in given:
         return "both", "model.encoder is given"
     if find_spec("transformers") is None:
         return "words", needs("preset both", "transformers")
     if _has_gpu():
         return "both", "there is a GPU"
+    encoder = both.model.encoder
     if is_at_hand(encoder):
         return "both", f"the pretrained encoder {encoder} is at hand; --preset words takes a fraction of the time"
     fetch = f"aplc encoder {encoder} --out {encoder}"

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from aplc.data.checks import count
 from aplc.data.examples import Examples
 from aplc.data.formats import Document
 from aplc.data.labels import LabelSet
@@ -53,7 +52,7 @@ def add_labels(
     for j, probability in sorted(left_out.items(), key=lambda item: item[1])[:REPORTED]:
         if counts[j] and probability < UNSURE:
             say(
-                f"{names[j]}: {count(counts[j], 'example')} won't do: one that is left out gets a probability of "
+                f"{names[j]}: too few examples ({counts[j]:,}): one that is left out gets a probability of "
                 f"{probability:.3f}, so the label will seldom be found; add more examples"
             )
     labels = trained.labels
@@ -70,9 +69,9 @@ def add_labels(
 def rename_label(trained: TrainedTagger, old: str, new: str) -> TrainedTagger:
     """The model with another name for a label. The old name still stands for it in corpora and lists."""
     labels = trained.labels
-    row = _own(labels, old)
+    label_id = _own(labels, old)
     _check_new(labels, [new])
-    names = (*labels.names[:row], new, *labels.names[row + 1 :])
+    names = (*labels.names[:label_id], new, *labels.names[label_id + 1 :])
     aliases = {name: new if target == old else target for name, target in labels.aliases.items() if name != new}
     changed = replace(labels, names=names, aliases=aliases | {old: new})
     vocabulary = trained.vocabulary and trained.vocabulary.renamed(old, new)
@@ -112,11 +111,11 @@ def retire_labels(trained: TrainedTagger, names: Sequence[str]) -> TrainedTagger
 
 
 def _own(labels: LabelSet, name: str) -> int:
-    """The row of a label in use; an alias is refused with what it stands for."""
-    (row,) = find_labels(labels, [name], "labels")
-    if labels.names[row] != name:
-        raise AplcError(f"labels: {name!r} stands for {labels.names[row]!r} already")
-    return row
+    """The id of a label in use; an alias is refused with what it stands for."""
+    (label_id,) = find_labels(labels, [name], "labels")
+    if labels.names[label_id] != name:
+        raise AplcError(f"labels: {name!r} stands for {labels.names[label_id]!r} already")
+    return label_id
 
 
 def _check_new(labels: LabelSet, names: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from aplc.console import Screen
 from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
-from aplc.evaluate.run import DEPTH
 from aplc.models.base import require, training_of
+from aplc.models.calibration import depths
 from aplc.models.trained import TrainedTagger
 from aplc.nn.distributed import world
 from aplc.predict.search import Found, calibrate, predict_documents
@@ -61,7 +61,7 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
         screen.say("calibration: none, no documents were held out")
         return trained
     trained = replace(trained, calibration=None)  # of a run that was finished before
-    depth, width = min(DEPTH, len(trained.labels)), min(2 * DEPTH, len(trained.labels))
+    depth, width = depths(len(trained.labels))
     found, top, unknown = [], [], []
     with screen.bar("calibrating", len(data.valid_rows)) as advance:
         for block, ids, probs in predict_documents(trained, data.held_out(), width):

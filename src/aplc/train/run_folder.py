@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aplc.data.corpus import corpus_parts
+from aplc.data.corpus import Corpus, corpus_parts
+from aplc.data.source import Source
 from aplc.errors import RunError
 from aplc.files import read_json, write_json
 from aplc.nn.distributed import restarts
@@ -120,6 +121,7 @@ def _part(name: str) -> str:
     return "what --more adds" if name == "more" else f"the {name}"
 
 
-def was_trained_on(model: Path, key: str) -> bool:
-    """Whether a model folder says that it was trained on the source with this key; `Tagger.fit` leaves no such note."""
-    return (model / RUN_FILE).is_file() and read_json(model / RUN_FILE).get("corpus") == key
+def was_trained_on(model: Path, corpus: Corpus) -> bool:
+    """Whether a model folder says that it was trained on this corpus; `Tagger.fit` leaves no such note."""
+    note = model / RUN_FILE
+    return note.is_file() and read_json(note).get("corpus") == Source.from_corpus(corpus).key
