@@ -17,6 +17,8 @@ from aplc.files import CACHE_CURE, cache_root, naming
 
 IN_MEMORY = 1 << 26
 """Bytes up to which an array needs no file."""
+COLUMNS_AT_ONCE, LARGEST = 256, 1 << 28
+"""Columns of a dense array that are made at a time; fewer where it would have more elements than LARGEST, 1 GB."""
 ROWS_AT_ONCE = 1 << 14
 TURNED_AT_ONCE = 1 << 23
 """Entries. Each time, all of a turned matrix is written to: where it is in a file, that is as often to the disk."""
@@ -87,6 +89,20 @@ def _together(parts: Iterable[sparse.csr_array]) -> Iterator[sparse.csr_array]:
             held = []
     if held:
         yield sparse.vstack(held, "csr")
+
+
+def some_columns(column: NDArray[np.int64], n_rows: int) -> Iterator[NDArray[np.int64]]:
+    """So many of these columns at a time as a dense array of `n_rows` rows has room for."""
+    step = max(1, min(COLUMNS_AT_ONCE, LARGEST // max(n_rows, 1)))
+    for start in range(0, len(column), step):
+        yield column[start : start + step]
+
+
+def with_columns(x: sparse.csc_array, column: NDArray[np.int64], parts: Iterable[sparse.csc_array]) -> sparse.csr_array:
+    """x by rows, with these columns in place of its own; the parts hold them side by side."""
+    others = np.setdiff1d(np.arange(x.shape[1]), column)
+    joined = sparse.hstack([x[:, others], *parts], format="csc")
+    return joined[:, np.argsort(np.concatenate([others, column]))].tocsr()
 
 
 def by_columns(x: sparse.csr_array) -> sparse.csr_array:
