@@ -99,10 +99,18 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
             f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "
             "rightly; how much a mention is worth is learned from that"
         )
-    bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
-    curve_3L = np.ascontiguousarray(curve_L3.T)
-    later = learned_16, ridge, prune
-    return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
+    return WordsModel(
+        features=features,
+        index=Index.of(weight_VL),
+        bias_L=np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)]),
+        curve_3L=np.ascontiguousarray(curve_L3.T),
+        names=names,
+        worth_3L=worth_3L,
+        n_seen=n_seen,
+        learned=learned_16,
+        ridge=ridge,
+        prune=prune,
+    )
 
 
 def _suited(
