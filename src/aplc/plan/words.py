@@ -31,7 +31,7 @@ from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, n_left_out
 from aplc.words.local import NEIGHBOURS
-from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, equations
+from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, n_equations
 from aplc.words.systems import Product
 from aplc.words.text import entries_of, words_of
 
@@ -121,7 +121,7 @@ def plan(
     reading, entries_each = _read(random.Random(0).sample(seen.sample, min(SAMPLE, len(seen.sample))))
     entries = n_documents * entries_each
     shape = n_documents, round(HEAPS * entries**0.5)
-    size = equations(shape, config.words.limit)
+    size = n_equations(shape, config.words.limit)
     work = Work(READ_TIMES * reading * n_documents, size)
     direct = size == shape[0]
     learned = n_left_out(n_documents, direct=direct)

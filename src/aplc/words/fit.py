@@ -31,7 +31,7 @@ from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.names import MENTION, Known, Names, learn_worth, mention_worth
 from aplc.words.names import VERSION as NAMES_VERSION
 from aplc.words.reviewed import Reviewed
-from aplc.words.ridge import equations, solve
+from aplc.words.ridge import n_equations, solve
 from aplc.words.text import AGAIN, BUCKETS, ENTRY, VERSION, entries_of
 
 SHORT = 200
@@ -57,7 +57,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     ridge, features = _suited(cache, rows, features, n_labels, config, screen)
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
     reviewed = read_reviewed(cache, data.train_rows, features, n_seen, len(rows), screen)
-    size = equations(x_NV.shape, config.words.limit)
+    size = n_equations(x_NV.shape, config.words.limit)
     direct = size == len(rows)
     how = "in closed form" if direct else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
