@@ -20,7 +20,7 @@ IN_MEMORY = 1 << 26
 COLUMNS_AT_ONCE, LARGEST = 256, 1 << 28
 """Columns of a dense array that are made at a time; fewer where it would have more elements than LARGEST, 1 GB."""
 ROWS_AT_ONCE = 1 << 14
-TURNED_AT_ONCE = 1 << 23
+ENTRIES_AT_ONCE = 1 << 23
 """Entries. Each time, all of a turned matrix is written to: where it is in a file, that is as often to the disk."""
 
 
@@ -61,21 +61,21 @@ def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> s
     ends = np.concatenate([[0], np.cumsum(count)])
     index = np.int32 if ends[-1] < 2**31 else np.int64
     column, value, after, n_rows = room(ends[-1], index), room(ends[-1], np.float32), ends[:-1].copy(), 0
-    turn = turn_slowly if native.library() is None or index != np.int32 else native.turn
+    transpose = transpose_slowly if native.library() is None or index != np.int32 else native.transpose
     for part in _together(parts):
-        turn(part, n_rows, after, column, value)
+        transpose(part, n_rows, after, column, value)
         n_rows += part.shape[0]
     return sparse.csr_array((value, column, ends.astype(index)), shape=(len(count), n_rows))
 
 
-def turn_slowly(
+def transpose_slowly(
     x: sparse.csr_array, first: int, after: NDArray[np.int64], row: NDArray, value: NDArray[np.float32]
 ) -> None:
-    """`native.turn` by SciPy."""
-    turned = x.tocsc()
-    size = np.diff(turned.indptr)
-    place = np.repeat(after - turned.indptr[:-1], size) + np.arange(turned.nnz)
-    row[place], value[place] = turned.indices + first, turned.data
+    """`native.transpose` by SciPy."""
+    by_column = x.tocsc()
+    size = np.diff(by_column.indptr)
+    place = np.repeat(after - by_column.indptr[:-1], size) + np.arange(by_column.nnz)
+    row[place], value[place] = by_column.indices + first, by_column.data
     after += size
 
 
@@ -84,7 +84,7 @@ def _together(parts: Iterable[sparse.csr_array]) -> Iterator[sparse.csr_array]:
     held: list[sparse.csr_array] = []
     for part in parts:
         held.append(part)
-        if sum(one.nnz for one in held) >= TURNED_AT_ONCE:
+        if sum(one.nnz for one in held) >= ENTRIES_AT_ONCE:
             yield sparse.vstack(held, "csr")
             held = []
     if held:
