@@ -126,9 +126,10 @@ def transpose(
     row: NDArray[np.int32],
     value: NDArray[np.float32],
 ) -> None:
-    """Puts the entries of x where the same matrix by columns has them; `after` says where a column's next one goes.
+    """Writes the entries of x, some rows of a matrix, into its transpose, `row` and `value`.
 
-    `first` is the number of x's first row.
+    `first` is the number that x's first row has in the matrix, `after` the place of each column's next entry; it is
+    moved on.
     """
     rows = Matrix(x)
     require(first >= 0 and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")

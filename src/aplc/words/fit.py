@@ -135,9 +135,9 @@ def _suited(
 def _read_texts(
     data: TrainingData, config: Config, screen: Screen, *, runs: bool
 ) -> tuple[Names, DocumentCache, DocumentCache | None]:
-    """Labels' names, the training documents as words, and as mentions of names if these count.
+    """Labels' names, and the training documents as words and, if names count, as the labels they mention.
 
-    Of two processes, each begins with one of them; who comes second to one waits until it is there.
+    Of two processes on a machine, each begins with another of the two caches, and waits for what the other is building.
     """
     called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
     names = Names.of(called)

@@ -5,11 +5,11 @@ With X the new documents and r the penalty, the weights that are nearest to the 
     W' = W + X' (XX' + r I)^-1 (Y - X W),
 
 ridge regression that is pulled towards W instead of zero. Only the labels that new documents carry are changed; scores
-of all others stay as they are, to the bit. A new label has the curve of an old one with as many documents; a mention of
-its name is worth what it is for a label without documents, since nobody knows yet how far to trust the rest (where
-mentions taught little, words are trusted). (To hold
+of all others stay as they are, to the bit. A new label gets the curve of an old one with as many documents. Where a
+text mentions its name, it is treated like a label without documents, because nobody knows yet how far to trust its
+words; if training saw too few mentions to learn from, a mention changes nothing for a label with documents. (To hold
 each word down as the old documents would, by the diagonal of their X'X, was worse: bench/LOG.md.) The price: a label
-that is learned so is worse than after a full training, words that no training document had stay unknown, and
+learned in this way is worse than after a full training, words that no training document had stay unknown, and
 calibration is not learned again.
 
 Shapes: P new documents, V words, L labels, C labels that change.
@@ -93,7 +93,7 @@ def add_labels(
         names=names if len(model.learned) else model.names,
         worth_3L=np.concatenate([model.worth_3L, worth_3C], 1),
     )
-    return grown, {}  # how sure it is of examples left out is not asked
+    return grown, {}  # leave-one-out probabilities of the examples are not computed
 
 
 def learn(model: WordsModel, _config: Config, texts: list[str], truth: Sequence[Sequence[int]]) -> WordsModel:
@@ -129,9 +129,9 @@ def _kept(weight_VC: Floats, least: float) -> sparse.csr_array:
 
 
 def _curve_of(model: WordsModel, n: int, counts: NDArray[np.int64] | None) -> Floats:
-    """The curve, (3,), of an old label with about n documents: of equal ones the last, which has none of its own.
+    """The curve, (3,), of an old label with about n documents; of several the last, which has the common curve.
 
-    Without `counts`, of the rarest. Labels that the model learned from no document have no curve to give.
+    Without `counts`, that of the rarest label. Labels that the model learned from no document have no curve to give.
     """
     known = np.flatnonzero(model.curve_3L[0, : model.n_seen] != NO_DOCUMENTS)
     if counts is not None:

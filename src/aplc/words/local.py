@@ -10,8 +10,8 @@ First F is solved for over all documents, with R counting by its diagonal only:
     P^-1 y = (y - X_F u) / q,     u = (I + S'S)^-1 S' y / q^1/2,     S = diag(q)^-1/2 X_F,
 
 where u = X_F' P^-1 y are the weights of F. A label's own documents have few of F's words, so that most of the inverse
-matrix is not even read. What is left of y is then -O a, O = X_J X_J' without its diagonal, in the words R, and zero
-outside J. There R is solved for, F keeping its weights:
+matrix is not even read. The residual is then -O a, where O is X_J X_J' over the words R without its diagonal, and zero
+outside J. In J, R is solved for, while F keeps its weights:
 
     (diag(q) + O) c = -O a,     a + c instead of a,
 

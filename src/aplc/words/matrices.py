@@ -21,7 +21,7 @@ COLUMNS_AT_ONCE, LARGEST = 256, 1 << 28
 """Columns of a dense array that are made at a time; fewer where it would have more elements than LARGEST, 1 GB."""
 ROWS_AT_ONCE = 1 << 14
 ENTRIES_AT_ONCE = 1 << 23
-"""Entries. Each time, all of a turned matrix is written to: where it is in a file, that is as often to the disk."""
+"""Entries transposed at a time. Each time all of the result is written to: to the disk, where it lies in a file."""
 
 
 def room(n: int, dtype: DTypeLike) -> NDArray:
@@ -37,13 +37,13 @@ def room(n: int, dtype: DTypeLike) -> NDArray:
 
 
 def parts_of(x: sparse.csr_array) -> Iterator[sparse.csr_array]:
-    """Its rows, some at a time."""
+    """Blocks of its rows."""
     for start in range(0, x.shape[0], ROWS_AT_ONCE):
         yield x[start : start + ROWS_AT_ONCE]
 
 
 def stacked(parts: Iterable[sparse.csr_array], n_columns: int, most: int) -> sparse.csr_array:
-    """The parts one above the other, by rows, columns rising. Together they have at most `most` entries."""
+    """The parts stacked to one matrix, the columns of each row rising. Together they have at most `most` entries."""
     index = np.int32 if most < 2**31 else np.int64  # C takes 32 bits: others would be copied for every product
     column, value, ends = room(most, index), room(most, np.float32), [np.zeros(1, dtype=index)]
     n = 0
@@ -57,7 +57,7 @@ def stacked(parts: Iterable[sparse.csr_array], n_columns: int, most: int) -> spa
 
 
 def transposed(parts: Iterable[sparse.csr_array], count: NDArray[np.int64]) -> sparse.csr_array:
-    """The parts one above the other, as rows of their columns, of which each has `count` entries."""
+    """The transpose of the stacked parts, by rows. `count` says how many entries each of their columns has."""
     ends = np.concatenate([[0], np.cumsum(count)])
     index = np.int32 if ends[-1] < 2**31 else np.int64
     column, value, after, n_rows = room(ends[-1], index), room(ends[-1], np.float32), ends[:-1].copy(), 0
@@ -80,7 +80,7 @@ def transpose_slowly(
 
 
 def _together(parts: Iterable[sparse.csr_array]) -> Iterator[sparse.csr_array]:
-    """The parts, some of them one above the other as one."""
+    """The parts, stacked until there are `ENTRIES_AT_ONCE`."""
     held: list[sparse.csr_array] = []
     for part in parts:
         held.append(part)
@@ -106,7 +106,7 @@ def with_columns(x: sparse.csc_array, column: NDArray[np.int64], parts: Iterable
 
 
 def by_columns(x: sparse.csr_array) -> sparse.csr_array:
-    """x' by rows."""
+    """The transpose of x, by rows."""
     return transposed(parts_of(x), count_of(x))
 
 
