@@ -41,9 +41,20 @@ def make_words(folder: Path) -> None:
     features = WordFeatures(np.arange(n_words, dtype=np.int64), np.ones(n_words, dtype=np.float32))
     curve = np.tile(np.array([[-3.0], [5.0], [0.0]], dtype=np.float32), N_LABELS)
     index = Index(start, label, weight, np.float32(0.001), N_LABELS)
-    bias, worth = np.zeros(N_LABELS, dtype=np.float32), np.zeros((3, N_LABELS), dtype=np.float32)
-    model = WordsModel(features, index, bias, curve, Names.of([]), worth, len(bias), np.zeros(0, np.float32), 0.5, 0.02)
-    save_tagger(TrainedTagger(Config.from_preset("words"), model, labels_of(N_LABELS), 1000), folder)
+    model = WordsModel(
+        features=features,
+        index=index,
+        bias_L=np.zeros(N_LABELS, dtype=np.float32),
+        curve_3L=curve,
+        names=Names.of([]),
+        worth_3L=np.zeros((3, N_LABELS), dtype=np.float32),
+        n_seen=N_LABELS,
+        learned=np.zeros(0, np.float32),
+        ridge=0.5,
+        prune=0.02,
+    )
+    config, labels = Config.from_preset("words"), labels_of(N_LABELS)
+    save_tagger(TrainedTagger(config=config, model=model, labels=labels, n_documents=1000), folder)
 
 
 def make_network(folder: Path) -> None:
@@ -56,7 +67,8 @@ def make_network(folder: Path) -> None:
         network = small.model
         assert isinstance(network, TaggingModel)
         model = TaggingModel(network.encoder, network.tokenizer, config, **sizes)
-        save_tagger(TrainedTagger(config, model, labels_of(N_NETWORK_LABELS), 1000), folder)
+        labels = labels_of(N_NETWORK_LABELS)
+        save_tagger(TrainedTagger(config=config, model=model, labels=labels, n_documents=1000), folder)
 
 
 def made_up_texts(n: int, n_words: int = 50) -> list[str]:

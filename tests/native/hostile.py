@@ -107,7 +107,7 @@ class Cases:
         found = native.cross(x, y)
         self.compare(found, self.dense(x) @ self.dense(y))
 
-    def turn(self):
+    def transpose(self):
         x, first = self.matrix(self.size(), self.size()), int(self.rng.integers(5))
         count = np.zeros(x.shape[1], np.int64) if self.spoiled else np.bincount(x.indices, minlength=x.shape[1])
         ends = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
@@ -115,10 +115,10 @@ class Cases:
         if self.hostile and len(after):
             self.spoiled = True
             after[self.rng.integers(len(after))] = self.rng.choice([-1, x.nnz, 2**62, -(2**62)])
-        native.turn(x, first, after, row, value)
+        native.transpose(x, first, after, row, value)
         if not self.spoiled:
-            turned = sparse.csr_array((value, row - first, ends), shape=x.shape[::-1])
-            assert (turned != x.T.tocsr()).nnz == 0
+            transposed = sparse.csr_array((value, row - first, ends), shape=x.shape[::-1])
+            assert (transposed != x.T.tocsr()).nnz == 0
             assert (after == ends[1:]).all()
 
     def choose(self):
@@ -263,7 +263,7 @@ class Cases:
             self.compare(loss, (terms.sum(1) * row_weight).sum())
 
 
-KERNELS = ("product", "cross", "turn", "choose", "spread", "collect", "settle", "logits", "best", "count", "sweep")
+KERNELS = ("product", "cross", "transpose", "choose", "spread", "collect", "settle", "logits", "best", "count", "sweep")
 
 
 def run(n_cases, first=0):

@@ -11,7 +11,7 @@
 DECLARE(sweep, Sweep)
 DECLARE(product, Product)
 DECLARE(cross, Cross)
-DECLARE(turn, Turn)
+DECLARE(transpose, Transpose)
 DECLARE(choose, Choice)
 DECLARE(spread, Spread)
 DECLARE(collect, Weights)
@@ -69,12 +69,12 @@ int main(void) {
     CALL(cross, cross), print("cross", out, LABELS * LABELS);
 
     int64_t after[WORDS] = {0};
-    int32_t turned[LABELS * EACH];
+    int32_t transposed[LABELS * EACH];
     for (int64_t e = 0; e < x.n_entries; e++)
         for (int w = x.column[e] + 1; w < WORDS; w++) after[w]++;
-    Turn turn = {x, 5, x.n_entries, after, turned, out};
-    CALL(turn, turn), print("turn", out, x.n_entries);
-    printf("turned %d %d\n", (int)turned[0], (int)turned[x.n_entries - 1]);
+    Transpose transpose = {x, 5, x.n_entries, after, transposed, out};
+    CALL(transpose, transpose), print("transpose", out, x.n_entries);
+    printf("transposed %d %d\n", (int)transposed[0], (int)transposed[x.n_entries - 1]);
 
     int64_t place[ROWS + 1], count[ROWS];
     uint8_t may[LABELS];

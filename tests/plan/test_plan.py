@@ -16,9 +16,10 @@ from aplc.data.corpus import Corpus
 from aplc.data.formats import Document
 from aplc.data.inspection import zipf_picture
 from aplc.data.source import Source
-from aplc.data.survey import survey
+from aplc.data.survey import survey, survey_source
 from aplc.models.network import TaggingModel
 from aplc.nn.encoder import build_encoder
+from aplc.plan import both, network, words
 from aplc.plan.budget import Sizes, suggest
 from aplc.plan.network import cut_picture, plan
 from aplc.plan.probe import Activations, _kept_bytes, measure_activations
@@ -215,14 +216,14 @@ def test_sizes_and_durations_read_well():
 def test_command_prints_a_plan_and_writes_its_figures(corpus, small, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     printed = ok(aplc("plan", corpus, "--preset", "tiny", *as_options(small), "--json", "plan.json", "--memory", 4))
-    for words in (
+    for line in (
         "6 labels in 200 training documents",
         "tail 1 from 4",
         "(Eq. 6)",
         "largest batch that fits",
         "an epoch:",
     ):
-        assert words in printed
+        assert line in printed
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["memory_bytes"]["available"] == 4e9
     assert figures["epoch_seconds"]["total"] > 0
@@ -235,6 +236,21 @@ def test_command_plans_a_words_model(corpus, tmp_path):
     figures = json.loads((tmp_path / "plan.json").read_text())
     assert figures["labels"] == 6
     assert figures["memory_bytes"]["fits"]
+
+
+def test_both_parts_are_planned_from_one_survey(source, config, monkeypatch):
+    surveys = []
+
+    def counted(*given):
+        surveys.append(survey_source(*given))
+        return surveys[-1]
+
+    for part in (network, words):
+        monkeypatch.setattr(part, "survey_source", counted)
+    found = both.plan(source, config)
+    assert len(surveys) == 1
+    assert found.words.n_documents == found.network.n_documents == 200
+    assert found.words.n_labels == len(found.network.counts)
 
 
 def test_words_are_counted_as_the_model_reads_them():

@@ -35,9 +35,18 @@ def words_tagger(tagger):
     weight_VL[:, tagger.labels.index["météo"]] = [weight[i] for i in bucket]
     features = WordFeatures(bucket, np.ones(len(bucket), dtype=np.float32))
     curve = np.repeat(np.float32([[0], [1], [0]]), len(tagger.labels), 1)
-    index, bias = Index.of(sparse.csr_array(weight_VL)), np.zeros(len(tagger.labels), dtype=np.float32)
-    names = Names.of([]), np.zeros_like(curve), len(tagger.labels)
-    model = WordsModel(features, index, bias, curve, *names, np.zeros(0, dtype=np.float32), 0.5, 0.0)
+    model = WordsModel(
+        features=features,
+        index=Index.of(sparse.csr_array(weight_VL)),
+        bias_L=np.zeros(len(tagger.labels), dtype=np.float32),
+        curve_3L=curve,
+        names=Names.of([]),
+        worth_3L=np.zeros_like(curve),
+        n_seen=len(tagger.labels),
+        learned=np.zeros(0, dtype=np.float32),
+        ridge=0.5,
+        prune=0.0,
+    )
     return replace(tagger, model=model, calibration=None)
 
 

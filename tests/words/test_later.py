@@ -6,9 +6,11 @@ from scipy import sparse
 
 from aplc import Tagger
 from aplc.data.formats import Document
+from aplc.errors import RunError
 from aplc.store.folder import load_tagger, save_tagger
 from aplc.train.relabel import add_labels
-from aplc.words.later import moved
+from aplc.words import later, matrices
+from aplc.words.later import Correction
 
 WORDS = {"cats": "cat purr whiskers", "dogs": "dog bark leash", "trains": "rail locomotive wagon"}
 
@@ -30,12 +32,31 @@ def tagger_of(kind):
 
 def test_weights_move_as_ridge_regression_towards_the_old_ones_would():
     rng = np.random.default_rng(0)
-    x = sparse.random_array((6, 20), density=0.4, rng=rng, format="csr")
+    x = sparse.random_array((6, 20), density=0.4, rng=rng, format="csr", dtype=np.float32)
     old, y = rng.normal(size=(20, 3)), rng.normal(size=(6, 3))
-    found = old + moved(x, y - x @ old, 0.7)
+    found = old + Correction(x, 0.7)(y - x @ old)
     dense = x.toarray()
     expected = np.linalg.solve(dense.T @ dense + 0.7 * np.eye(20), dense.T @ y + 0.7 * old)
-    assert np.allclose(found, expected)
+    assert np.allclose(found, expected, atol=1e-5)
+
+
+def test_weights_are_the_same_one_label_at_a_time(monkeypatch):
+    def found():
+        tagger = tagger_of("words").partial_fit(["plane wing", "rail dog"], [["planes", "cats"], ["trains", "dogs"]])
+        return tagger.trained.model.index.matrix
+
+    together = found()
+    monkeypatch.setattr(matrices, "LARGEST", 1)
+    assert together.nnz
+    assert abs(together - found()).max() < 1e-4
+
+
+def test_more_documents_than_memory_has_room_for_are_refused(monkeypatch):
+    tagger = tagger_of("words")
+    monkeypatch.setattr(later, "free_bytes", lambda: 100)
+    with pytest.raises(RunError, match="give at most 2 at a time"):
+        tagger.partial_fit(["plane", "wing", "rail"], [["cats"], ["dogs"], ["trains"]])
+    tagger.partial_fit(["plane", "wing"], [["cats"], ["dogs"]])
 
 
 @pytest.mark.parametrize("kind", ["words", "both"])

@@ -15,7 +15,7 @@ from aplc.words.matrices import by_columns, count_of, parts_of, room, squares, s
 def x(request, monkeypatch):
     """More rows than are taken at once; a row and a column without entries."""
     monkeypatch.setattr(matrices, "ROWS_AT_ONCE", 7)
-    monkeypatch.setattr(matrices, "TURNED_AT_ONCE", 60)  # two parts together
+    monkeypatch.setattr(matrices, "ENTRIES_AT_ONCE", 60)  # two parts together
     if request.param == "in files":
         monkeypatch.setattr(matrices, "IN_MEMORY", 0)
     dense = np.random.default_rng(0).random((40, 30)).astype(np.float32)

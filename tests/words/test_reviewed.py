@@ -5,8 +5,8 @@ import pytest
 from scipy import sparse
 
 from aplc.console import Screen
+from aplc.words import matrices, ridge, systems
 from aplc.words import reviewed as module
-from aplc.words import ridge, systems
 from aplc.words.reviewed import Reviewed
 from aplc.words.ridge import solve
 from reference import masked_ridge
@@ -42,7 +42,7 @@ def test_weights_match_reference(corpus, monkeypatch, limit, at_once):
     monkeypatch.setattr(systems, "TOLERANCE", 1e-6)
     monkeypatch.setattr(ridge, "EXACT", 1e-6)
     monkeypatch.setattr(ridge, "RARE", -1)
-    monkeypatch.setattr(module, "AT_ONCE", at_once)
+    monkeypatch.setattr(matrices, "COLUMNS_AT_ONCE", at_once)
     x, y, listed = corpus
     found = found_by(corpus, limit, reviewed_of(corpus)).toarray()
     expected = masked_ridge(x.toarray(), y.toarray(), listed, 0.7)

@@ -58,11 +58,19 @@ def dense(features):
 
 @pytest.fixture
 def model(features, dense):
-    bias = np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32)
     straight = np.repeat(np.float32([[0], [1], [0]]), N_LABELS, 1)  # the score itself
-    names = Names.of([]), np.zeros_like(straight), N_LABELS
-    later = np.zeros(0, dtype=np.float32), 0.5, 0.0
-    return WordsModel(features, Index.of(sparse.csr_array(dense)), bias, straight, *names, *later)
+    return WordsModel(
+        features=features,
+        index=Index.of(sparse.csr_array(dense)),
+        bias_L=np.random.default_rng(2).normal(size=N_LABELS).astype(np.float32),
+        curve_3L=straight,
+        names=Names.of([]),
+        worth_3L=np.zeros_like(straight),
+        n_seen=N_LABELS,
+        learned=np.zeros(0, dtype=np.float32),
+        ridge=0.5,
+        prune=0.0,
+    )
 
 
 def tfidf_of(counts):

@@ -174,8 +174,8 @@ class Ranking:
         return probs.astype(np.float64) if self.calibration is None else self.calibration(ids, probs, self.bounds)
 
     def settle(self, ids: Ints, probs: NDArray, k: int) -> tuple[Ints, NDArray[np.float32], Bools]:
-        """(ids, probs) of the best k (n, k), with -1 and 0 where there are fewer, and whether more candidates could
-        change a row."""
+        """(ids, probs) of the best k (n, k), with -1 and 0 where there are fewer, and which rows are settled (n,): more
+        candidates could not change them."""
         n, w = ids.shape
         exhausted = (ids < 0).any(axis=1)
         final = np.where(ids < 0, -1.0, self.final(ids, probs))

@@ -18,7 +18,7 @@ from aplc.models.base import LabelModel
 from aplc.models.calibration import Calibration, Ranking
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainedTagger:
     config: Config
     model: LabelModel

@@ -1,8 +1,8 @@
 """C code of ours for CPUs, compiled when the package is built, and checks of all that is passed to it.
 
 In float32, sweep.c takes the place of the sweep in PyTorch's operations (`nn/fused.py`), product.c that of SciPy's
-sparse products (`words/systems.py`), turn.c that of its transposing (`words/matrices.py`), local.c and settle.c that of
-loops over rare labels (`words/local.py`), score.c that of SciPy's and NumPy's way to a document's best labels
+sparse products (`words/systems.py`), transpose.c that of its transposing (`words/matrices.py`), local.c and settle.c
+that of loops over rare labels (`words/local.py`), score.c that of SciPy's and NumPy's way to a document's best labels
 (`words/index.py`), count.c that of scikit-learn's way from words to hash buckets (`words/text.py`). Those are the
 reference, and are used for everything else: GPUs, other types, machines for which nothing was compiled.
 
@@ -119,16 +119,17 @@ def cross(x: sparse.csr_array, y: sparse.csr_array) -> NDArray[np.float32]:
     return out
 
 
-def turn(
+def transpose(
     x: sparse.csr_array,
     first: int,
     after: NDArray[np.int64],
     row: NDArray[np.int32],
     value: NDArray[np.float32],
 ) -> None:
-    """Puts the entries of x where the same matrix by columns has them; `after` says where a column's next one goes.
+    """Writes the entries of x, some rows of a matrix, into its transpose, `row` and `value`.
 
-    `first` is the number of x's first row.
+    `first` is the number that x's first row has in the matrix, `after` the place of each column's next entry; it is
+    moved on.
     """
     rows = Matrix(x)
     require(first >= 0 and first + x.shape[0] < 2**31, f"{first + x.shape[0]:,} rows")
@@ -137,7 +138,7 @@ def turn(
         array_at("row", row, np.int32, row.shape),
         array_at("value", value, np.float32, row.shape),
     )
-    _run("turn", loader.Turn(rows.struct, first, row.size, *places), 1)
+    _run("transpose", loader.Transpose(rows.struct, first, row.size, *places), 1)
 
 
 def choose(

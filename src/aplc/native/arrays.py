@@ -23,7 +23,7 @@ def array_at(name: str, array: NDArray[Any], dtype: type, shape: Sequence[int]) 
     """Where a NumPy array's numbers are, if it is what C takes it for."""
     fits = array.dtype == dtype and array.shape == tuple(shape) and array.flags.c_contiguous and array.flags.aligned
     if not fits:
-        require(False, f"{name}: {array.dtype} {array.shape} is not a contiguous {np.dtype(dtype)} {tuple(shape)}")
+        raise ValueError(f"{name}: {array.dtype} {array.shape} is not a contiguous {np.dtype(dtype)} {tuple(shape)}")
     return array.ctypes.data
 
 
@@ -34,10 +34,10 @@ def tensor_at(name: str, tensor: "Tensor | None", dtype: str, shape: tuple[int, 
     kind = kind_of(tensor.dtype)
     if not (tensor.is_cpu and kind == dtype and tensor.shape == shape and tensor.is_contiguous()):
         where = "the CPU" if tensor.is_cpu else "another device"
-        require(False, f"{name}: {kind} {tuple(tensor.shape)} on {where} is not a contiguous {dtype} {shape}")
+        raise ValueError(f"{name}: {kind} {tuple(tensor.shape)} on {where} is not a contiguous {dtype} {shape}")
     address = tensor.data_ptr()
     if not address and tensor.numel():
-        require(False, f"{name}: has no memory")
+        raise ValueError(f"{name}: has no memory")
     return address
 
 

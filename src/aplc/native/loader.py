@@ -18,10 +18,10 @@ from typing import Any
 from aplc.errors import AplcError
 
 PATH = Path(__file__).with_name("_native.so")
-KERNEL_FILES = ["sweep.c", "product.c", "turn.c", "local.c", "settle.c", "score.c", "count.c"]
+KERNEL_FILES = ["sweep.c", "product.c", "transpose.c", "local.c", "settle.c", "score.c", "count.c"]
 SOURCES = ["native.h", "variants.c", "threads.c", *KERNEL_FILES]
-KERNELS = ["sweep", "product", "cross", "turn", "choose", "spread", "collect", "settle", "logits", "best", "count"]
-ABI = 3
+KERNELS = ["sweep", "product", "cross", "transpose", "choose", "spread", "collect", "settle", "logits", "best", "count"]
+ABI = 4
 SWITCH = "APLC_NATIVE"
 NO_MEMORY, OUT_OF_RANGE = 1, 2
 
@@ -52,7 +52,7 @@ class Cross(ctypes.Structure):
     _fields_ = [*_fields(Rows, "first", "second"), ("out", _Array)]
 
 
-class Turn(ctypes.Structure):
+class Transpose(ctypes.Structure):
     _fields_ = [("x", Rows), *_fields(_Size, "first", "n_entries"), *_fields(_Array, "after", "row", "value")]
 
 
@@ -111,7 +111,7 @@ class Count(ctypes.Structure):
 
 
 STRUCTS: list[type[ctypes.Structure]] = [
-    *(Rows, Sweep, Product, Cross, Turn, Choice, Spread, Weights, Settle, Logits, Best, Count),
+    *(Rows, Sweep, Product, Cross, Transpose, Choice, Spread, Weights, Settle, Logits, Best, Count),
 ]  # in the order of variants.c
 
 

@@ -12,7 +12,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-enum { ABI = 3 };
+enum { ABI = 4 };
 enum { DONE = 0, NO_MEMORY = 1, OUT_OF_RANGE = 2 }; /* OUT_OF_RANGE: an index points outside of what it is for */
 
 #define EXPORT __attribute__((visibility("default")))
@@ -52,14 +52,14 @@ typedef struct {
     float *out; /* first.n_rows x second.n_columns */
 } Cross;
 
-/* turn.c */
+/* transpose.c */
 typedef struct {
     Rows x; /* some rows of a matrix */
     int64_t first, n_entries; /* first: the number of x's first row; n_entries: room */
     int64_t *after; /* one a column: where its next entry goes */
     int32_t *row;
     float *value;
-} Turn;
+} Transpose;
 
 /* local.c */
 typedef struct {

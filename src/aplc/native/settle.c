@@ -23,7 +23,7 @@ typedef struct { /* a thread's own memory */
     int64_t *start; /* a document's entries that are kept */
     int32_t *column; /* words with their new numbers */
     float *value, *sum; /* sum: one a new number */
-    float *square, *rest, *step, *image; /* one a document */
+    float *square, *residual, *direction, *product; /* one a document */
 } SettleRoom;
 
 static int resize(void *array, int64_t n, size_t size) {
@@ -36,8 +36,8 @@ static int enlarge(SettleRoom *room, int64_t n_documents, int64_t n_entries) {
     if (n_documents > room->n_documents) {
         int64_t n = room->n_documents = 2 * n_documents;
         if (!resize(&room->start, n + 1, sizeof *room->start) || !resize(&room->square, n, sizeof(float)) ||
-            !resize(&room->rest, n, sizeof(float)) || !resize(&room->step, n, sizeof(float)) ||
-            !resize(&room->image, n, sizeof(float)))
+            !resize(&room->residual, n, sizeof(float)) || !resize(&room->direction, n, sizeof(float)) ||
+            !resize(&room->product, n, sizeof(float)))
             return 0;
     }
     if (n_entries > room->n_entries) {
@@ -123,24 +123,24 @@ static int settle(const Settle *it, int64_t label, SettleRoom *room) {
     if (n_words < 0) return OUT_OF_RANGE;
     if (!enlarge(room, n, n_entries + 1)) return NO_MEMORY; /* one more: an entry is written before it is dropped */
     keep(it, document, n, room);
-    float *a = it->out + first, *rest = room->rest, *step = room->step, *image = room->image;
+    float *a = it->out + first, *residual = room->residual, *direction = room->direction, *product = room->product;
     double before = 0;
-    others(room, n, n_words, a, rest);
-    for (int64_t d = 0; d < n; d++) rest[d] = -rest[d], step[d] = 0;
+    others(room, n, n_words, a, residual);
+    for (int64_t d = 0; d < n; d++) residual[d] = -residual[d], direction[d] = 0;
     for (int64_t i = 0; i <= it->most; i++) {
-        if (dot(rest, rest, n) <= it->enough[label]) {
+        if (dot(residual, residual, n) <= it->enough[label]) {
             it->solved[label] = 1;
             break;
         }
         double rho = 0;
-        for (int64_t d = 0; d < n; d++) rho += (double)rest[d] * rest[d] / it->diagonal[document[d]];
-        float more = before > 0 ? (float)(rho / before) : 0;
-        for (int64_t d = 0; d < n; d++) step[d] = rest[d] / it->diagonal[document[d]] + more * step[d];
-        others(room, n, n_words, step, image);
-        for (int64_t d = 0; d < n; d++) image[d] += it->diagonal[document[d]] * step[d];
-        double below = dot(step, image, n);
-        float length = below > 0 ? (float)(rho / below) : 0;
-        for (int64_t d = 0; d < n; d++) a[d] += length * step[d], rest[d] -= length * image[d];
+        for (int64_t d = 0; d < n; d++) rho += (double)residual[d] * residual[d] / it->diagonal[document[d]];
+        float beta = before > 0 ? (float)(rho / before) : 0;
+        for (int64_t d = 0; d < n; d++) direction[d] = residual[d] / it->diagonal[document[d]] + beta * direction[d];
+        others(room, n, n_words, direction, product);
+        for (int64_t d = 0; d < n; d++) product[d] += it->diagonal[document[d]] * direction[d];
+        double below = dot(direction, product, n);
+        float alpha = below > 0 ? (float)(rho / below) : 0;
+        for (int64_t d = 0; d < n; d++) a[d] += alpha * direction[d], residual[d] -= alpha * product[d];
         before = rho;
     }
     return DONE;
@@ -157,7 +157,7 @@ static void settle_some(void *given) {
             if (failure) work->queue.failure = failure; /* and marks may be left behind */
         }
     free(room.met), free(room.start), free(room.column), free(room.value), free(room.sum);
-    free(room.square), free(room.rest), free(room.step), free(room.image);
+    free(room.square), free(room.residual), free(room.direction), free(room.product);
 }
 
 KERNEL(settle)(const Settle *it, Team *team, int threads) {

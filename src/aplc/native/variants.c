@@ -3,8 +3,8 @@
 
 EXPORT const int64_t aplc_abi = ABI;
 EXPORT const int64_t aplc_sizes[] = {
-    sizeof(Rows),   sizeof(Sweep),   sizeof(Product), sizeof(Cross),  sizeof(Turn), sizeof(Choice),
-    sizeof(Spread), sizeof(Weights), sizeof(Settle),  sizeof(Logits), sizeof(Best), sizeof(Count),
+    sizeof(Rows),   sizeof(Sweep),   sizeof(Product), sizeof(Cross),  sizeof(Transpose), sizeof(Choice),
+    sizeof(Spread), sizeof(Weights), sizeof(Settle),  sizeof(Logits), sizeof(Best),      sizeof(Count),
 };
 EXPORT const char aplc_sources[] = SOURCES; /* the sources' digest: a library of other sources is not used */
 

@@ -187,7 +187,7 @@ class LabelClusters(nn.Module):
         return loss + self._root_loss(roots_BK, targets)
 
     def _partial_loss(self, hidden_BD: Tensor, labels_BP: Tensor, partial_B: Tensor, rejected: Tensor | None) -> Tensor:
-        """The loss of a batch with partial rows: of what these list, and of the other rows as ever."""
+        """The loss of a batch with partial rows: of the labels that these list, and of the other rows as usual."""
         pairs = rejected_pairs(partial_B, rejected, len(hidden_BD), self.n_labels)
         targets = self._targets(labels_BP, len(hidden_BD), pairs)
         whole, listed = split_targets(targets, pairs, partial_B.cpu().numpy())

@@ -60,7 +60,9 @@ class BothPlan:
 
 def plan(source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None) -> BothPlan:
     """Plan both parts on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
+    screen = screen or Screen(quiet=True)
+    seen = network.survey(source, config, screen)
     return BothPlan(
-        words.plan(source, config, memory=memory, screen=screen),
-        network.plan(source, config, memory=memory, screen=screen),
+        words.plan(source, config, memory=memory, screen=screen, seen=seen),
+        network.plan(source, config, memory=memory, screen=screen, seen=seen),
     )

@@ -93,7 +93,8 @@ class Suggestion:
 
 
 def suggest(config: Config, sizes: Sizes, available: float, labels: LabelSet, n_documents: int) -> list[Suggestion]:
-    """What lowers the peak, what changes the result least first. None where the plan fits."""
+    """Settings that lower the peak: first those with which the plan fits, and in each group first what changes the
+    result least. None where the plan fits already."""
     limit = HEADROOM * available
     if sizes.memory().peak <= limit:
         return []

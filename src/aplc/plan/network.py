@@ -235,13 +235,26 @@ class Plan:
         ]
 
 
+def survey(source: Source, config: Config, screen: Screen) -> Survey:
+    """Labels and a sample of documents, as `plan` needs them."""
+    return survey_source(source, config.data, max(SAMPLE, POOL * config.train.batch_size), screen)
+
+
 def plan(
-    source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None, probe: bool = True
+    source: Source,
+    config: Config,
+    *,
+    memory: float | None = None,
+    screen: Screen | None = None,
+    probe: bool = True,
+    seen: Survey | None = None,
 ) -> Plan:
-    """Plan a run on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
+    """Plan a run on `source`. `memory` is what may be used, in bytes, if not what this machine has.
+
+    `seen` is what `survey` found, where that is known.
+    """
     screen = screen or Screen(quiet=True)
-    sample_size = max(SAMPLE, POOL * config.train.batch_size)
-    seen = survey_source(source, config.data, sample_size, screen)
+    seen = seen or survey(source, config, screen)
     seen = replace(seen, labels=seen.labels.seen)
     tokenizer = choose_tokenizer(source, config.data, config.model, seen.n_characters, screen)
     with tempfile.TemporaryDirectory(prefix="aplc-plan-") as folder:

@@ -8,6 +8,7 @@ all documents, and for rare ones a sparse product and their neighbours (`words/r
 at a small size and scaled up.
 """
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -24,13 +25,13 @@ from aplc.console import Screen
 from aplc.data.formats import Document
 from aplc.data.inspection import zipf_picture
 from aplc.data.source import Source
-from aplc.data.survey import survey_source
+from aplc.data.survey import Survey, survey_source
 from aplc.machine import free_bytes, resident_bytes
 from aplc.plan.budget import fits
 from aplc.plan.units import duration, in_bytes
 from aplc.words.curves import CANDIDATES, n_left_out
 from aplc.words.local import NEIGHBOURS
-from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, equations
+from aplc.words.ridge import INVERSE_BYTES, RARE, block_size, n_equations
 from aplc.words.systems import Product
 from aplc.words.text import entries_of, words_of
 
@@ -103,15 +104,24 @@ class WordsPlan:
         )
 
 
-def plan(source: Source, config: Config, *, memory: float | None = None, screen: Screen | None = None) -> WordsPlan:
-    """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has."""
-    screen = screen or Screen(quiet=True)
-    seen = survey_source(source, config.data, SAMPLE, screen)
+def plan(
+    source: Source,
+    config: Config,
+    *,
+    memory: float | None = None,
+    screen: Screen | None = None,
+    seen: Survey | None = None,
+) -> WordsPlan:
+    """Plan a words model on `source`. `memory` is what may be used, in bytes, if not what this machine has.
+
+    `seen` is what a survey found, where that is known.
+    """
+    seen = seen or survey_source(source, config.data, SAMPLE, screen or Screen(quiet=True))
     counts, n_documents = seen.labels.seen.counts, seen.n_documents
-    reading, entries_each = _read(seen.sample)
+    reading, entries_each = _read(random.Random(0).sample(seen.sample, min(SAMPLE, len(seen.sample))))
     entries = n_documents * entries_each
     shape = n_documents, round(HEAPS * entries**0.5)
-    size = equations(shape, config.words.limit)
+    size = n_equations(shape, config.words.limit)
     work = Work(READ_TIMES * reading * n_documents, size)
     direct = size == shape[0]
     learned = n_left_out(n_documents, direct=direct)

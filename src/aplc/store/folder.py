@@ -38,14 +38,14 @@ def load_tagger(folder: Path | str) -> TrainedTagger:
     check_digests(folder, settings)
     config = Config.from_dict(settings["config"], source=str(folder / CONFIG))
     return TrainedTagger(
-        config,
-        KINDS[config.model.kind].load(folder, settings, config),
-        LabelSet.load(folder, settings["n_labels"], settings["label_set"]),
-        settings["n_documents"],
-        Calibration.load(folder),
-        sound(settings.get("held_out")),
-        read_evaluation(folder / EVALUATION),
-        Vocabulary.load(folder),
+        config=config,
+        model=KINDS[config.model.kind].load(folder, settings, config),
+        labels=LabelSet.load(folder, settings["n_labels"], settings["label_set"]),
+        n_documents=settings["n_documents"],
+        calibration=Calibration.load(folder),
+        held_out=sound(settings.get("held_out")),
+        evaluation=read_evaluation(folder / EVALUATION),
+        vocabulary=Vocabulary.load(folder),
     )
 
 

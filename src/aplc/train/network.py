@@ -231,7 +231,13 @@ def fit_network(
         valid_rows=data.valid_rows,
     )
     goes_on = loop.begin(run, folder, tokens.identity)
-    trained = TrainedTagger(config, whole(model), labels or data.labels, data.n_documents, vocabulary=data.vocabulary)
+    trained = TrainedTagger(
+        config=config,
+        model=whole(model),
+        labels=labels or data.labels,
+        n_documents=data.n_documents,
+        vocabulary=data.vocabulary,
+    )
     if run.finished:
         screen.say(f"this run is finished ({run.progress.step:,} steps); its best model is in {folder.path}")
         lost = lost_files(folder.path)

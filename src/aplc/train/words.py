@@ -34,7 +34,9 @@ def fit(data: TrainingData, config: Config, folder: RunFolder, screen: Screen) -
             folder.forget()
         raise
     folder.begin(identity)
-    trained = TrainedTagger(config, model, data.labels, data.n_documents, vocabulary=data.vocabulary)
+    trained = TrainedTagger(
+        config=config, model=model, labels=data.labels, n_documents=data.n_documents, vocabulary=data.vocabulary
+    )
     save_tagger(trained, folder.path)
     world().barrier()
     blocks.remove()

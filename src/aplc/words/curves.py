@@ -1,6 +1,6 @@
 """Calibrating the words model's scores: how probable is a label with this score?
 
-The penalty holds a label's scores down, the more the rarer it is: ranked by them, rare labels would lose. So a logistic
+The penalty shrinks scores, most of all those of rare labels: ranked by score, rare labels would lose. So a logistic
 regression learns how probable a label with n training documents is at a score of s,
 
     logit = a + b s + c s^2,     a and b quadratic in log n, c linear: eight numbers for all labels;

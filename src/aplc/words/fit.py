@@ -31,7 +31,7 @@ from aplc.words.model import WordFeatures, WordsModel
 from aplc.words.names import MENTION, Known, Names, learn_worth, mention_worth
 from aplc.words.names import VERSION as NAMES_VERSION
 from aplc.words.reviewed import Reviewed
-from aplc.words.ridge import equations, solve
+from aplc.words.ridge import n_equations, solve
 from aplc.words.text import AGAIN, BUCKETS, ENTRY, VERSION, entries_of
 
 SHORT = 200
@@ -57,7 +57,7 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
     ridge, features = _suited(cache, rows, features, n_labels, config, screen)
     x_NV, y_NL = read_matrices(cache, rows, features, n_labels)
     reviewed = read_reviewed(cache, data.train_rows, features, n_seen, len(rows), screen)
-    size = equations(x_NV.shape, config.words.limit)
+    size = n_equations(x_NV.shape, config.words.limit)
     direct = size == len(rows)
     how = "in closed form" if direct else f"by conjugate gradients, {size:,} words and pairs at once"
     screen.say(
@@ -99,10 +99,18 @@ def fit_words(data: TrainingData, config: Config, screen: Screen, blocks: Blocks
             f"names: documents mention {mentions_NL.nnz / len(rows):.1f} labels each by name, {right:.0%} of them "
             "rightly; how much a mention is worth is learned from that"
         )
-    bias_L = np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)])
-    curve_3L = np.ascontiguousarray(curve_L3.T)
-    later = learned_16, ridge, prune
-    return WordsModel(features, Index.of(weight_VL), bias_L, curve_3L, names, worth_3L, n_seen, *later)
+    return WordsModel(
+        features=features,
+        index=Index.of(weight_VL),
+        bias_L=np.concatenate([mean_L, np.zeros(n_labels - n_seen, dtype=np.float32)]),
+        curve_3L=np.ascontiguousarray(curve_L3.T),
+        names=names,
+        worth_3L=worth_3L,
+        n_seen=n_seen,
+        learned=learned_16,
+        ridge=ridge,
+        prune=prune,
+    )
 
 
 def _suited(
@@ -127,9 +135,9 @@ def _suited(
 def _read_texts(
     data: TrainingData, config: Config, screen: Screen, *, runs: bool
 ) -> tuple[Names, DocumentCache, DocumentCache | None]:
-    """Labels' names, the training documents as words, and as mentions of names if these count.
+    """Labels' names, and the training documents as words and, if names count, as the labels they mention.
 
-    Of two processes, each begins with one of them; who comes second to one waits until it is there.
+    Of two processes on a machine, each begins with another of the two caches, and waits for what the other is building.
     """
     called = names_of(data.labels, data.vocabulary) if config.words.names == "auto" else []
     names = Names.of(called)

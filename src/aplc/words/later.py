@@ -5,11 +5,11 @@ With X the new documents and r the penalty, the weights that are nearest to the 
     W' = W + X' (XX' + r I)^-1 (Y - X W),
 
 ridge regression that is pulled towards W instead of zero. Only the labels that new documents carry are changed; scores
-of all others stay as they are, to the bit. A new label has the curve of an old one with as many documents; a mention of
-its name is worth what it is for a label without documents, since nobody knows yet how far to trust the rest (where
-mentions taught little, words are trusted). (To hold
+of all others stay as they are, to the bit. A new label gets the curve of an old one with as many documents. Where a
+text mentions its name, it is treated like a label without documents, because nobody knows yet how far to trust its
+words; if training saw too few mentions to learn from, a mention changes nothing for a label with documents. (To hold
 each word down as the old documents would, by the diagonal of their X'X, was worse: bench/LOG.md.) The price: a label
-that is learned so is worse than after a full training, words that no training document had stay unknown, and
+learned in this way is worse than after a full training, words that no training document had stay unknown, and
 calibration is not learned again.
 
 Shapes: P new documents, V words, L labels, C labels that change.
@@ -21,27 +21,46 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
+from scipy.linalg import cho_factor, cho_solve
 
 from aplc.config import Config
 from aplc.data.examples import Examples
+from aplc.errors import RunError
+from aplc.machine import free_bytes
 from aplc.words.curves import PLAIN
 from aplc.words.index import Index
+from aplc.words.matrices import some_columns, with_columns
 from aplc.words.model import WordsModel
 from aplc.words.names import NO_DOCUMENTS, Known, Names, is_plain, mention_worth
+from aplc.words.systems import cross, large
 from aplc.words.text import STARTS, count_split, words_of
 
 MOST_OTHERS = 1_000
 """New documents without a new label that are used: the old ones are known already."""
-AT_ONCE = 256
-"""Labels changed at a time."""
+SYSTEM_BYTES = 12
+"""Memory for each element of XX' + r I: itself in 32 bits, as it is made, and its factor in 64."""
 
 Floats = NDArray[np.floating]
 
 
-def moved(x_PV: sparse.csr_array, off_PC: Floats, ridge: float) -> Floats:
-    """What is added to the weights, (V, C), if scores of the new documents are off by this much."""
-    inner_PP = (x_PV @ x_PV.T).toarray() + ridge * np.eye(x_PV.shape[0])
-    return x_PV.T @ np.linalg.solve(inner_PP, off_PC)
+class Correction:
+    """X' (XX' + r I)^-1 of new documents, factored once for all labels."""
+
+    def __init__(self, x_PV: sparse.csr_array, ridge: float) -> None:
+        n_documents, available = x_PV.shape[0], free_bytes()
+        if (need := SYSTEM_BYTES * n_documents**2) > available:
+            raise RunError(
+                f"learning from {n_documents:,} documents at once needs {need / 1e9:.1f} GB, {available / 1e9:.1f} GB "
+                f"are free; give at most {int((max(0, available) / SYSTEM_BYTES) ** 0.5):,} at a time, or train again "
+                "with all of them (aplc train CORPUS --more FILE)"
+            )
+        gram_PP = cross(x_PV, x_PV.T.tocsr()).astype(np.float64)
+        gram_PP[np.diag_indices_from(gram_PP)] += ridge
+        self.x_PV, self.factor = x_PV, cho_factor(gram_PP.T, overwrite_a=True, check_finite=False)
+
+    def __call__(self, off_PC: Floats) -> Floats:
+        """What is added to the weights, (V, C), if scores of the new documents are off by this much."""
+        return self.x_PV.T @ cho_solve(self.factor, off_PC, check_finite=False).astype(np.float32)
 
 
 def add_labels(
@@ -52,17 +71,13 @@ def add_labels(
     others = [i for i, own in enumerate(examples.truth) if not own][:MOST_OTHERS]
     used, n_new = [*carrying, *others], len(examples.names)
     x_PV = model.prepare([examples.texts[i] for i in used] or [""]).x
-    y_PC = np.zeros((x_PV.shape[0], n_new), dtype=np.float32)
-    for row, i in enumerate(carrying):
-        y_PC[row, examples.truth[i]] = 1
-    n_C = y_PC.sum(0).astype(np.int64)
+    y_PC = _matrix_of([examples.truth[i] for i in used] or [[]], n_new)
+    n_C = np.diff(y_PC.indptr).astype(np.int64)
     share_C = (n_C / (examples.n_documents + len(used))).astype(np.float32)
-    parts = []
-    for start in range(0, n_new, AT_ONCE):
-        some = slice(start, start + AT_ONCE)
-        weight_VC = moved(x_PV, y_PC[:, some] - share_C[some], model.ridge)
-        parts.append(sparse.csr_array(np.where(np.abs(weight_VC) >= model.prune, weight_VC, 0).astype(np.float32)))
-        advance(len(n_C[some]))
+    parts, correction = [], Correction(x_PV, model.ridge)
+    for some in some_columns(np.arange(n_new), x_PV.shape[1]):
+        parts.append(_kept(correction(y_PC[:, some].toarray() - share_C[some]), model.prune))
+        advance(len(some))
     weight_VL = sparse.hstack([model.index.matrix, *parts], format="csr")
     like_3C = np.stack([_curve_of(model, int(n), examples.counts) for n in n_C], 1)
     none_C = np.zeros_like(n_C)
@@ -78,38 +93,45 @@ def add_labels(
         names=names if len(model.learned) else model.names,
         worth_3L=np.concatenate([model.worth_3L, worth_3C], 1),
     )
-    return grown, {}  # how sure it is of examples left out is not asked
+    return grown, {}  # leave-one-out probabilities of the examples are not computed
 
 
 def learn(model: WordsModel, _config: Config, texts: list[str], truth: Sequence[Sequence[int]]) -> WordsModel:
     """The words model after more documents: the labels that they carry have new weights."""
-    labels = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, truth)]).astype(np.int64))
-    x_PV, by_label = model.prepare(texts).x, model.index.matrix.tocsc()
+    y_PL = _matrix_of(truth, model.n_labels)
+    labels = np.flatnonzero(np.diff(y_PL.indptr))
     if not len(labels):
         return model
-    row, own = np.repeat(np.arange(len(truth)), list(map(len, truth))), np.concatenate(list(map(np.asarray, truth)))
-    y_PL = sparse.csc_array((np.ones(len(own), np.float32), (row, own)), shape=(len(texts), model.n_labels))
-    columns: dict[int, sparse.csc_array] = {}
-    for start in range(0, len(labels), AT_ONCE):
-        some = labels[start : start + AT_ONCE]
-        old_VC = by_label[:, some].toarray()
-        off_PC = np.minimum(y_PL[:, some].toarray(), 1) - (x_PV @ old_VC + model.bias_L[some])
-        new_VC = old_VC + moved(x_PV, off_PC, model.ridge)
-        kept = sparse.csc_array(np.where(np.abs(new_VC) >= model.prune, new_VC, 0).astype(np.float32))
-        columns |= {int(label): kept[:, [j]] for j, label in enumerate(some)}
-    rest = np.setdiff1d(np.arange(model.n_labels), labels)
-    joined = sparse.hstack([by_label[:, rest], *(columns[int(label)] for label in labels)], format="csc")
-    order = np.argsort(np.concatenate([rest, labels]))
+    x_PV, by_label = model.prepare(texts).x, model.index.matrix.tocsc()
+    parts, correction = [], Correction(x_PV, model.ridge)
+    for some in some_columns(labels, x_PV.shape[1]):
+        old_VC = by_label[:, some].toarray(order="C")
+        off_PC = y_PL[:, some].toarray() - (x_PV @ old_VC + model.bias_L[some])
+        parts.append(_kept(old_VC + correction(off_PC), model.prune).tocsc())
+    weight_VL = with_columns(by_label, labels, parts)
     curve_3L = model.curve_3L.copy()
     first = labels[curve_3L[0, labels] == NO_DOCUMENTS]
     curve_3L[:, first] = _curve_of(model, 1, None)[:, None]  # their first documents
-    return replace(model, index=Index.of(joined[:, order].tocsr(), _scale(model)), curve_3L=curve_3L)
+    return replace(model, index=Index.of(weight_VL, _scale(model)), curve_3L=curve_3L)
+
+
+def _matrix_of(truth: Sequence[Sequence[int]], n_labels: int) -> sparse.csc_array:
+    """(P, L), 1 where a document has a label."""
+    row, label = np.repeat(np.arange(len(truth)), list(map(len, truth))), [label for own in truth for label in own]
+    y_PL = sparse.csc_array((np.ones(len(row), np.float32), (row, label)), shape=(len(truth), n_labels))
+    y_PL.data[:] = 1  # a label that was given twice has been counted twice
+    return y_PL
+
+
+def _kept(weight_VC: Floats, least: float) -> sparse.csr_array:
+    """The weights of at least `least`; no zeros, even if that is 0: most words are in no new document."""
+    return large(weight_VC, max(least, float(np.finfo(np.float32).tiny)))
 
 
 def _curve_of(model: WordsModel, n: int, counts: NDArray[np.int64] | None) -> Floats:
-    """The curve, (3,), of an old label with about n documents: of equal ones the last, which has none of its own.
+    """The curve, (3,), of an old label with about n documents; of several the last, which has the common curve.
 
-    Without `counts`, of the rarest. Labels that the model learned from no document have no curve to give.
+    Without `counts`, that of the rarest label. Labels that the model learned from no document have no curve to give.
     """
     known = np.flatnonzero(model.curve_3L[0, : model.n_seen] != NO_DOCUMENTS)
     if counts is not None:

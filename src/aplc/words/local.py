@@ -10,8 +10,8 @@ First F is solved for over all documents, with R counting by its diagonal only:
     P^-1 y = (y - X_F u) / q,     u = (I + S'S)^-1 S' y / q^1/2,     S = diag(q)^-1/2 X_F,
 
 where u = X_F' P^-1 y are the weights of F. A label's own documents have few of F's words, so that most of the inverse
-matrix is not even read. What is left of y is then -O a, O = X_J X_J' without its diagonal, in the words R, and zero
-outside J. There R is solved for, F keeping its weights:
+matrix is not even read. The residual is then -O a, where O is X_J X_J' over the words R without its diagonal, and zero
+outside J. In J, R is solved for, while F keeps its weights:
 
     (diag(q) + O) c = -O a,     a + c instead of a,
 
@@ -168,15 +168,15 @@ def settle_slowly(
     for label, span in enumerate(slice(*ends) for ends in pairwise(start)):
         rows, q, a = x[document[span]], q_N[document[span]], a_J[span].copy()
         square = np.asarray(rows.power(2).sum(axis=1)).ravel()
-        rest, step, before = -(rows @ (rows.T @ a) - square * a), np.zeros_like(a), 0.0
+        residual, direction, before = -(rows @ (rows.T @ a) - square * a), np.zeros_like(a), 0.0
         for _ in range(most + 1):
-            if rest @ rest <= enough_C[label]:
+            if residual @ residual <= enough_C[label]:
                 solved[label] = True
                 break
-            rho = rest @ (rest / q)
-            step = rest / q + (rho / before * step if before else 0)
-            image = rows @ (rows.T @ step) + (q - square) * step
-            length = rho / (step @ image)
-            a, rest, before = a + length * step, rest - length * image, rho
+            rho = residual @ (residual / q)
+            direction = residual / q + (rho / before * direction if before else 0)
+            product = rows @ (rows.T @ direction) + (q - square) * direction
+            alpha = rho / (direction @ product)
+            a, residual, before = a + alpha * direction, residual - alpha * product, rho
         parts.append(a)
     return np.concatenate(parts), solved

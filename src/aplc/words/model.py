@@ -113,7 +113,7 @@ class WordsBatch(NamedTuple):
     mentions: Mentions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WordsModel:
     """Ridge regression with curves, as a `LabelModel`."""
 
@@ -284,8 +284,19 @@ def load(folder: Path, settings: dict[str, Any], _config: Config, file: str = WE
     names = Names(**{field.name: tensors[f"names.{field.name}"] for field in fields(Names)})
     index = Index(tensors["start"], tensors["label"], tensors["weight"], tensors["scale"][0], n_labels)
     features = WordFeatures(tensors["bucket"], tensors["idf"], words["lead"])
-    later = tensors["learned"], *tensors["penalty"].tolist()
-    return WordsModel(features, index, tensors["bias"], tensors["curve"], names, tensors["worth"], n_seen, *later)
+    ridge, prune = tensors["penalty"].tolist()
+    return WordsModel(
+        features=features,
+        index=index,
+        bias_L=tensors["bias"],
+        curve_3L=tensors["curve"],
+        names=names,
+        worth_3L=tensors["worth"],
+        n_seen=n_seen,
+        learned=tensors["learned"],
+        ridge=ridge,
+        prune=prune,
+    )
 
 
 def _check(tensors: dict[str, NDArray], n_labels: int, path: Path) -> None:

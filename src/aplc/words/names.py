@@ -1,4 +1,4 @@
-"""What labels are called: a text that has all the words of a label's name is said to *mention* the label.
+"""Labels' names: a text *mentions* a label if it has all the words of its name.
 
 A mention tells little of some labels ("Time") and nearly everything of others ("Pheochromocytoma"), and it is all that
 there is to know of a label that no training document has. So the logit z that a label got for the text's words
@@ -7,9 +7,10 @@ there is to know of a label that no training document has. So the logit z that a
     a + b z + c log(1 + place)
 
 `place` is the number of words of the text up to where the name is complete: titles and first sentences say what a text
-is about. a, b and c follow from how many training documents have the label (n), and how many mention it with it (h) and
-without it (m): 16 numbers for all labels, learned by logistic regression on left-out documents, and pulled towards
-a = 0, b = 1, c = 0, which is what the words say. Labels without documents have no z: a and c are all they get.
+is about. a, b and c depend on how many training documents have the label, how many of these mention it, and how many
+mention it without having it. How they depend on that is 16 numbers, the same for all labels, learned by logistic
+regression on left-out documents and pulled towards a = 0, b = 1, c = 0, which leaves z as it is. Labels without
+documents have no z: a and c are all they get.
 
 Names are never counted as documents: word weights, frequencies and curves are those of documents alone. (As further
 rows of the ridge regression, names gained less and cost more: bench/LOG.md.) Where labels are codes, nothing is

@@ -21,12 +21,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from torch import Tensor
 
+from aplc.words.matrices import LARGEST, some_columns, with_columns
 from aplc.words.systems import cross, large
-
-AT_ONCE = 256
-"""Labels corrected, and reviewed documents solved for, at a time."""
-LARGEST = 1 << 28
-"""Elements that documents times reviewed documents may have: 1 GB."""
 
 Floats = NDArray[np.floating]
 
@@ -67,26 +63,23 @@ class Reviewed:
         prune: float,
     ) -> sparse.csr_array:
         """The weights that the reviewed documents make of those of `x_NV` alone."""
-        x_VP, x_VN = self.x_PV.T.tocsr(), x_NV.T.tocsr()
+        x_VP = self.x_PV.T.tocsr()
         k_NP = cross(x_NV, x_VP)
-        parts = [slice(i, i + AT_ONCE) for i in range(0, k_NP.shape[1], AT_ONCE)]
+        documents = some_columns(np.arange(k_NP.shape[1]), k_NP.shape[0])
         solved_NP = np.concatenate(
-            [system(torch.from_numpy(np.ascontiguousarray(k_NP[:, p])), tolerance).numpy() for p in parts], 1
+            [system(torch.from_numpy(np.ascontiguousarray(k_NP[:, p])), tolerance).numpy() for p in documents], 1
         )
         rest_PP = cross(self.x_PV, x_VP) - k_NP.T @ solved_NP
         rest_PP[np.diag_indices_from(rest_PP)] += ridge
         labels = np.flatnonzero(np.diff(self.listed_LP.indptr))
-        by_label = weight_VL.tocsc()
-        kept = [by_label[:, np.setdiff1d(np.arange(by_label.shape[1]), labels)]]
-        for start in range(0, len(labels), AT_ONCE):
-            some = labels[start : start + AT_ONCE]
+        by_label, parts = weight_VL.tocsc(), []
+        for some in some_columns(labels, x_VP.shape[0]):
             score_PC = (self.x_PV @ by_label[:, some]).toarray() + mean_L[some]
             alpha_PC = self._alpha(some, score_PC, rest_PP)
-            from_documents = x_VN @ (solved_NP @ alpha_PC)
-            weight_VC = by_label[:, some].toarray() + x_VP @ alpha_PC - from_documents
-            kept.append(large(np.ascontiguousarray(weight_VC, dtype=np.float32), prune).tocsc())
-        order = np.argsort(np.concatenate([np.setdiff1d(np.arange(by_label.shape[1]), labels), labels]))
-        return sparse.hstack(kept, format="csc")[:, order].tocsr()
+            weight_VC = by_label[:, some].toarray(order="C") + x_VP @ alpha_PC
+            weight_VC -= x_NV.T @ (solved_NP @ alpha_PC)
+            parts.append(large(weight_VC.astype(np.float32, copy=False), prune).tocsc())
+        return with_columns(by_label, labels, parts)
 
     def _alpha(self, labels: NDArray[np.int64], score_PC: Floats, rest_PP: Floats) -> Floats:
         """(P, C), zero where a document does not list the label."""

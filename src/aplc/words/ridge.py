@@ -96,7 +96,7 @@ def solve(
     `reviewed` documents count for the labels they list (`reviewed.py`).
     """
     n_documents, n_labels = y_NL.shape
-    size = equations(x_NV.shape, limit)
+    size = n_equations(x_NV.shape, limit)
     available = free_bytes()
     if (need := INVERSE_BYTES * size**2) > available:
         raise RunError(
@@ -172,7 +172,7 @@ def cuts(count_L: NDArray[np.int64], at_once: int, rare: int) -> tuple[list[tupl
     return parts, [bool(is_rare_L[start]) for start, _ in parts]
 
 
-def equations(shape: tuple[int, int], limit: int) -> int:
+def n_equations(shape: tuple[int, int], limit: int) -> int:
     """Rows of the matrix to invert: one a document, or one a frequent word."""
     n_documents, n_words = shape
     return n_documents if n_documents <= 2 * limit else min(n_words, limit)
@@ -266,7 +266,7 @@ class _Among:
     def _answer(self, own_CN: sparse.csr_array, may_N: NDArray[np.bool_], tolerance: float) -> Answer:
         found = self.local.answer(own_CN, may_N, tolerance, MOST_ITERATIONS)
         if found is None:
-            raise self.system.no_end()
+            raise self.system.not_converged()
         return found
 
     def _weights(self, own_CN: sparse.csr_array, mean_C: Floats) -> sparse.csr_array:

@@ -101,36 +101,38 @@ class Conjugate:
         return weight_CV
 
     def __call__(self, y_NC: Tensor, tolerance: float | None = None) -> Tensor:
-        rest_NC, p_step_NC, a_NC = y_NC.clone(), y_NC.clone(), torch.zeros_like(y_NC)  # p_step is P times step
-        near_NC, room_NC = torch.empty_like(y_NC), torch.empty_like(y_NC)  # new ones at each iteration would cost more
+        a_NC, residual_NC = torch.zeros_like(y_NC), y_NC.clone()
+        p_direction_NC = y_NC.clone()  # P times direction; z is P^-1 times residual
+        z_NC, room_NC = torch.empty_like(y_NC), torch.empty_like(y_NC)  # new ones at each iteration would cost more
 
         def dot(one_NC: Tensor, other_NC: Tensor) -> Tensor:
             return torch.mul(one_NC, other_NC, out=room_NC).sum(0)
 
-        enough_C = (tolerance or TOLERANCE) ** 2 * dot(rest_NC, rest_NC)
-        step_NC = self._nearly(rest_NC, near_NC).clone()
-        rho_C = dot(rest_NC, step_NC)
+        enough_C = (tolerance or TOLERANCE) ** 2 * dot(residual_NC, residual_NC)
+        direction_NC = self._precondition(residual_NC, z_NC).clone()
+        rho_C = dot(residual_NC, direction_NC)
         for _ in range(MOST_ITERATIONS):
-            image_NC = self.x_NR(self.x_RN(step_NC)).add_(p_step_NC).addcmul_(step_NC, self.others_N1, value=-1)
-            length_C = _ratio(rho_C, dot(step_NC, image_NC))
-            a_NC.addcmul_(step_NC, length_C)
-            rest_NC.addcmul_(image_NC, length_C, value=-1)
-            if bool((dot(rest_NC, rest_NC) <= enough_C).all()):
+            product_NC = self.x_NR(self.x_RN(direction_NC)).add_(p_direction_NC)
+            product_NC.addcmul_(direction_NC, self.others_N1, value=-1)
+            alpha_C = _ratio(rho_C, dot(direction_NC, product_NC))
+            a_NC.addcmul_(direction_NC, alpha_C)
+            residual_NC.addcmul_(product_NC, alpha_C, value=-1)
+            if bool((dot(residual_NC, residual_NC) <= enough_C).all()):
                 return a_NC
-            self._nearly(rest_NC, near_NC)
-            before_C, rho_C = rho_C, dot(rest_NC, near_NC)
-            more_C = _ratio(rho_C, before_C)
-            step_NC.mul_(more_C).add_(near_NC)
-            p_step_NC.mul_(more_C).add_(rest_NC)
-        raise self.no_end()
+            self._precondition(residual_NC, z_NC)
+            before_C, rho_C = rho_C, dot(residual_NC, z_NC)
+            beta_C = _ratio(rho_C, before_C)
+            direction_NC.mul_(beta_C).add_(z_NC)
+            p_direction_NC.mul_(beta_C).add_(residual_NC)
+        raise self.not_converged()
 
-    def no_end(self) -> RunError:
+    def not_converged(self) -> RunError:
         return RunError(
             f"ridge regression does not converge in {MOST_ITERATIONS} iterations; raise words.limit, or words.ridge, "
             f"e.g. --set words.ridge={4 * self.ridge:g}"
         )
 
-    def _nearly(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:
+    def _precondition(self, y_NC: Tensor, out_NC: Tensor) -> Tensor:
         """P^-1 y."""
         torch.div(y_NC, self.root_N1, out=out_NC)
         inner_FC = self.inverse_FF @ torch.cat([self.s_ND.T @ out_NC, self.s_EN(out_NC)])

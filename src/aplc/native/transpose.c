@@ -1,8 +1,8 @@
-/* Rows of a sparse matrix into the same matrix by columns. The twin is `turn_slowly` in words/matrices.py. */
+/* Rows of a sparse matrix into the same matrix by columns. The twin is `transpose_slowly` in words/matrices.py. */
 #include "native.h"
 
 /* Rows come in order, so that those of a column do, too: one thread. */
-KERNEL(turn)(const Turn *it, Team *team, int threads) {
+KERNEL(transpose)(const Transpose *it, Team *team, int threads) {
     (void)team, (void)threads;
     for (int64_t row = 0; row < it->x.n_rows; row++) {
         int64_t first, last;
