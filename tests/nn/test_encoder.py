@@ -301,6 +301,20 @@ def test_unusable_checkpoints_are_refused_with_a_cure(tmp_path, monkeypatch):
         build(tmp_path / "x", vocab_size=99)
 
 
+@pytest.mark.parametrize("family", ["strange", "clap_text_model"])
+def test_code_of_a_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch, family):
+    """A family that transformers does not know, and one that it has no AutoModel for."""
+    small("bert", tmp_path)
+    own = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel"}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": family, "auto_map": own}))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
+    with pytest.raises(ModelError, match=r"config.json: names code of its own \(auto_map\)"):
+        build_encoder(ModelConfig(encoder=str(tmp_path)), vocab_size=VOCABULARY, max_length=20)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_hub_name_without_a_network_says_how_to_get_the_folder(monkeypatch):
     import huggingface_hub
 

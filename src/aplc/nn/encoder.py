@@ -285,12 +285,14 @@ def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: 
     transformers.logging.set_verbosity_error()  # it prints a table about poolers; missing weights are reported below
     had_bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.disable_progress_bar()  # it draws one also where there is no terminal
+    # Unless it is told, it asks on standard input whether to run a folder's own code.
+    safely: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        names = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+        names = transformers.AutoConfig.from_pretrained(folder, **safely).to_dict()
         dropouts = {name: dropout for name in names if "dropout" in name or name.endswith("pdrop")}
         body, info = transformers.AutoModel.from_pretrained(
             folder,
-            local_files_only=True,
+            **safely,
             use_safetensors=True,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
@@ -298,6 +300,11 @@ def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: 
             **dropouts,
         )
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{folder / 'config.json'}: names code of its own (auto_map), which aplc does not run; choose an "
+                "encoder of a family that transformers itself has"
+            ) from None
         raise ModelError(f"transformers can't load {folder}: {' '.join(str(error).split())[:200]}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
