@@ -25,7 +25,7 @@ from aplc.files import atomic_path
 from aplc.machine import is_main_process
 from aplc.models.base import Ids, Probs
 from aplc.models.sharding import gather_state
-from aplc.nn.checked import build_checked, check_depth, check_settings, load_weights, read_header
+from aplc.nn.checked import build_checked, check_depth, check_lengths, check_settings, load_weights, read_header
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
@@ -156,6 +156,7 @@ def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel
     """The network of a model folder, in evaluation mode on this process' device."""
     settings = {"added": []} | settings
     check_settings(settings, {"encoder": dict, "cutoffs": list, "added": list}, folder)
+    check_lengths(settings["encoder"], folder)
     header = read_header(folder / WEIGHTS)
     check_depth({name: settings[name] for name in ("encoder", "cutoffs", "added")}, header, folder)
     tokenizer = Tokenizer.load(folder)

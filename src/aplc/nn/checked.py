@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
 
+from aplc.config import LONGEST
 from aplc.errors import AplcError, ModelError
 
 DTYPES = {"F64", "F32", "F16", "BF16"}
@@ -38,6 +39,19 @@ def check_settings(settings: Mapping[str, Any], types: Mapping[str, type], folde
         if type(value) is not expected or (isinstance(value, int) and value < 1):
             raise ModelError(
                 f"{folder / 'config.json'}: {name} = {str(value)[:40]}: must be a JSON {_JSON_TYPES[expected]}"
+            )
+
+
+_LENGTHS = {"max_length": (3, LONGEST), "max_segments": (1, 1024)}
+
+
+def check_lengths(encoder: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a config.json whose encoder cuts texts at no possible length, or at one that no memory holds."""
+    for name, (least, most) in _LENGTHS.items():
+        value = encoder.get(name, least)
+        if type(value) is not int or not least <= value <= most:
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} = {str(value)[:40]}: must be an integer from {least} to {most:,}"
             )
 
 
