@@ -301,6 +301,20 @@ def test_unusable_checkpoints_are_refused_with_a_cure(tmp_path, monkeypatch):
         build(tmp_path / "x", vocab_size=99)
 
 
+@pytest.mark.parametrize("name", ["config.json", "1_Pooling/config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "content", [b'{"a": ', b"[1]", b"\xff\xfe", b"[" * 100_000], ids=["cut", "list", "bytes", "deep"]
+)
+def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path, name, content):
+    small("bert", tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    if name == "model.safetensors.index.json":
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=rf"{name}: (not JSON|must hold one JSON object)"):
+        build_encoder(ModelConfig(encoder=str(tmp_path)), vocab_size=VOCABULARY, max_length=20)
+
+
 @pytest.mark.parametrize("family", ["strange", "clap_text_model"])
 def test_code_of_a_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch, family):
     """A family that transformers does not know, and one that it has no AutoModel for."""
