@@ -8,7 +8,7 @@ import pytest
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from aplc.errors import AplcError
+from aplc.errors import AplcError, ModelError
 from aplc.files import atomic_path, atomic_write, messages, new_folder, output_stream
 
 
@@ -86,6 +86,15 @@ def test_full_disk_names_the_file(tmp_path, error):
     with pytest.raises(OSError, match="before is intact; make room"), atomic_path(tmp_path / "x"):
         raise error
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_tensors_that_can_not_be_written_name_the_file(tmp_path):
+    with (
+        pytest.raises(ModelError, match=rf"{tmp_path}/x: can't be written \(why\)"),
+        atomic_path(tmp_path / "x"),
+    ):
+        raise SafetensorError("why")
+    assert not list(tmp_path.iterdir())
 
 
 def test_failure_leaves_nothing(tmp_path):

@@ -123,7 +123,10 @@ def _check_replaceable(path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
-    """A full disk is reported with the file that found no room: the system doesn't name it when a write fails."""
+    """A full disk is reported with the file that found no room: the system doesn't name it when a write fails.
+
+    Nor does safetensors name the file, whatever it was that went wrong.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -132,6 +135,8 @@ def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
         if number is None and re.search(r"\d+ requested and \d+ written", str(error)):  # NumPy's words for a full disk
             number = errno.ENOSPC
         if number not in _NO_ROOM:
+            if isinstance(error, SafetensorError):
+                raise ModelError(f"{path}: can't be written ({error})") from None
             raise
         kept = "; what was there before is intact" if path.exists() else ""
         raise OSError(number, f"{os.strerror(number)}{kept}; {cure}", str(path)) from None

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -145,11 +144,8 @@ class TaggingModel(nn.Module):
         state = gather_state(self)
         if not is_main_process():
             return
-        try:
-            with atomic_path(folder / WEIGHTS) as temporary:
-                save_file(state, temporary)
-        except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error})") from None
+        with atomic_path(folder / WEIGHTS) as temporary:
+            save_file(state, temporary)
 
 
 def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:
