@@ -273,6 +273,21 @@ def test_our_checkpoint_loads_in_transformers_and_here(tmp_path):
     assert XLNet.from_pretrained(tmp_path, dropout=0.5).config.dropout == 0.5
 
 
+def test_a_checkpoint_that_can_not_be_saved_leaves_the_one_before(tmp_path, monkeypatch):
+    pair()[0].save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+
+    def half(tensors, path, **_):
+        path.write_bytes(before[:100])
+        raise RuntimeError("killed")
+
+    monkeypatch.setattr("aplc.nn.xlnet.save_file", half)
+    with pytest.raises(RuntimeError, match="killed"):
+        pair()[0].save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
 def test_unusable_checkpoints_are_refused_by_what_is_wrong(tmp_path):
     pair()[0].save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

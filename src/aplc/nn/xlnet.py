@@ -16,16 +16,17 @@ Shapes: B documents, T tokens, M tokens of memory, K = M + T keys, W = K + T dis
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, overload
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from aplc.files import atomic_path, write_json
 from aplc.nn.relative import dropout
 from aplc.nn.weights import WEIGHTS, encoder_folder, load_tensors, read_config, read_tensors
 from aplc.nn.xlnet_layers import Bias, XLNetConfig, XLNetLayer, make_bias
@@ -224,10 +225,8 @@ class XLNet(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors; `transformers.XLNetModel.from_pretrained` reads them."""
-        from safetensors.torch import save_file
-
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", "utf-8")
+        write_json(folder / "config.json", self.config.to_dict())
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        with atomic_path(folder / WEIGHTS) as temporary:
+            save_file(tensors, temporary, metadata={"format": "pt"})
