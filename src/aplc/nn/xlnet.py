@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
 import torch
 from safetensors.torch import save_file
@@ -77,32 +77,6 @@ class XLNet(nn.Module):
             else:
                 parameter.normal_(0.0, self.config.initializer_range)
 
-    @overload
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = ...,
-        token_type_ids: Tensor | None = ...,
-        *,
-        last_only: bool = ...,
-        mems: Sequence[Tensor] | None = ...,
-        mem_mask: Tensor | None = ...,
-        return_mems: Literal[False] = ...,
-    ) -> Tensor: ...
-
-    @overload
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = ...,
-        token_type_ids: Tensor | None = ...,
-        *,
-        last_only: bool = ...,
-        mems: Sequence[Tensor] | None = ...,
-        mem_mask: Tensor | None = ...,
-        return_mems: Literal[True],
-    ) -> tuple[Tensor, list[Tensor]]: ...
-
     def forward(
         self,
         input_ids: Tensor,
@@ -112,8 +86,7 @@ class XLNet(nn.Module):
         last_only: bool = True,
         mems: Sequence[Tensor] | None = None,
         mem_mask: Tensor | None = None,
-        return_mems: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+    ) -> Tensor:
         """Encode a batch.
 
         Args:
@@ -121,18 +94,14 @@ class XLNet(nn.Module):
             attention_mask: (B, T), 1 for tokens and 0 for padding, which must be on the left. None: no padding.
             token_type_ids: (B, T), 0 for text and 2 for `<cls>`; only equality matters. None: no segment term.
             last_only: return the last token's state (B, D) instead of all (B, T, D).
-            mems: what `return_mems` returned for the previous segment: (B, M, D) for each layer. `transformers` has
-                the first two dimensions the other way round.
+            mems: what `memorize` returned for the previous segment: (B, M, D) for each layer. `transformers` has the
+                first two dimensions the other way round.
             mem_mask: (B, M), 0 where the memory is of padding. None: no padding.
-            return_mems: also return the memory for the next segment, detached.
         """
-        mems_out: list[Tensor] | None = [] if return_mems else None
-        hidden_BTD = self._run(
-            input_ids, attention_mask, token_type_ids, mems, mem_mask, self.config.n_layer, last_only, mems_out
-        )
+        depth = self.config.n_layer
+        hidden_BTD = self._run(input_ids, attention_mask, token_type_ids, mems, mem_mask, depth, last_only, None)
         out = dropout(hidden_BTD, self.config.dropout, self.training)
-        out = out[:, -1] if last_only else out
-        return out if mems_out is None else (out, mems_out)
+        return out[:, -1] if last_only else out
 
     @torch.no_grad()
     def memorize(
@@ -144,7 +113,7 @@ class XLNet(nn.Module):
         mems: Sequence[Tensor] | None = None,
         mem_mask: Tensor | None = None,
     ) -> list[Tensor]:
-        """The memory that `forward` would return. The last layer is skipped: its output never enters memory."""
+        """The memory for the next segment, without gradient. The last layer is skipped: its output never enters it."""
         mems_out: list[Tensor] = []
         depth = self.config.n_layer - 1
         hidden_BTD = self._run(input_ids, attention_mask, token_type_ids, mems, mem_mask, depth, False, mems_out)
