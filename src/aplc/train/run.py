@@ -17,9 +17,8 @@ from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
 from aplc.evaluate.run import DEPTH
-from aplc.models.base import require, training_of
+from aplc.models.base import training_of
 from aplc.models.trained import TrainedTagger
-from aplc.nn.distributed import world
 from aplc.predict.search import Found, calibrate, predict_documents
 from aplc.store.folder import load_tagger, save_frame
 from aplc.train.run_folder import RunFolder
@@ -31,8 +30,6 @@ def train(
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
     training = training_of(config)
-    if world().size > 1:
-        require(config.model.kind, "distribute")
     with RunFolder.open(out, resume=resume, reads=source.files) as folder, _saying_what_is_lost(folder, screen):
         data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
