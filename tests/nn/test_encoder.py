@@ -130,6 +130,28 @@ def test_dropout_is_the_settings_own(tmp_path, family):
             assert torch.equal(one(*batch), one(*batch)) == (dropout == 0)
 
 
+@pytest.mark.parametrize("family", ["xlnet", "bert"])
+def test_checkpointed_activations_are_computed_again_and_give_the_same_gradients(tmp_path, family):
+    if family == "xlnet":
+        new_encoder().body.save_pretrained(tmp_path)
+    else:
+        small(family, tmp_path)
+    model = ModelConfig(encoder=str(tmp_path), dropout=0.0, checkpoint_activations=True)
+    encoder = build_encoder(model, vocab_size=VOCABULARY, max_length=60).train()
+    ids, mask, types = rows([20, 7], 20, left=encoder.pad_left)
+    layer = (encoder.body.layer if family == "xlnet" else encoder.body.encoder.layer)[0]
+    calls, gradients = [], []
+    layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    for on in (True, False):
+        calls.clear()
+        encoder.checkpoint_activations(on)
+        encoder.zero_grad()
+        encoder(ids, mask, types).sum().backward()
+        assert len(calls) == 1 + on
+        gradients.append({name: p.grad for name, p in encoder.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("family", ["xlnet", "bert", "modernbert"])
 def test_an_encoder_is_rebuilt_from_its_config_without_the_checkpoint(tmp_path, family):
     if family == "xlnet":

@@ -163,8 +163,8 @@ def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel
         return TaggingModel(encoder, tokenizer, config, n_labels=settings["n_labels"], cutoffs=cutoffs, added=added)
 
     model = build_checked(build, header, folder)
-    body: Any = model.encoder.body
-    check_vocabulary(tokenizer, int(getattr(body.config, "vocab_size", tokenizer.vocab_size)), folder)
+    n_embeddings = int(getattr(model.encoder.body.config, "vocab_size", tokenizer.vocab_size))
+    check_vocabulary(tokenizer, n_embeddings, folder)
     load_weights(model, folder / WEIGHTS)
     return model.to(world().device).eval()
 

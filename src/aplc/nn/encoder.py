@@ -49,6 +49,9 @@ _POSITIONS_START_AFTER_PAD = {"camembert", "longformer", "mpnet", "roberta", "xl
 class Encoder(nn.Module):
     """Documents to vectors. Use `build_encoder`, or `from_config` if the weights are loaded afterwards."""
 
+    body: Any
+    """An `XLNet`, or what `transformers` has for another family."""
+
     def __init__(
         self,
         body: nn.Module,
@@ -86,10 +89,9 @@ class Encoder(nn.Module):
             self.width = body.config.d_model
             body.mask_emb.requires_grad_(False)  # pretraining's; data parallelism would wait for its gradient
         else:
-            config: Any = body.config
-            self.width = int(config.hidden_size)
+            self.width = int(self.body.config.hidden_size)
             self._takes_types = "token_type_ids" in inspect.signature(body.forward).parameters
-            _check_length(config, max_length, source)
+            _check_length(self.body.config, max_length, source)
 
     @property
     def max_tokens(self) -> int:
@@ -151,9 +153,17 @@ class Encoder(nn.Module):
 
         Attention is then written out: the gradient of PyTorch's fused one is four times as slow there.
         """
-        body: Any = self.body
-        body.set_attn_implementation("eager")
+        self.body.set_attn_implementation("eager")
         self.in_bfloat16 = True
+
+    def checkpoint_activations(self, on: bool) -> None:
+        """Whether the backward pass computes each layer's activations again instead of keeping them."""
+        if isinstance(self.body, XLNet):
+            self.body.checkpoint_activations = on
+        elif on:
+            self.body.gradient_checkpointing_enable()
+        else:
+            self.body.gradient_checkpointing_disable()
 
     def _with_memory(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         body, length = self.body, self.max_length
@@ -178,33 +188,27 @@ class Encoder(nn.Module):
 
     def save_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the same network again, without weights."""
-        body: Any = self.body
         return {
             **{name: getattr(self, name) for name in ("family", "pooling", "reason", "source")},
             **{name: getattr(self, name) for name in ("long_text", "max_length", "max_segments")},
-            "config": body.config.to_dict(),
+            "config": self.body.config.to_dict(),
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], *, checkpoint_activations: bool = False) -> Self:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The network that `save_config` described, with random weights. Works offline and without the checkpoint."""
         settings = {name: value for name, value in config.items() if name != "config"}
         if config["family"] != config["config"]["model_type"]:
             kind = config["config"]["model_type"]
             raise ModelError(f"encoder: family is {config['family']!r}, but its config has model_type {kind!r}")
         if config["family"] == "xlnet":
-            body: nn.Module = XLNet(
-                XLNetConfig.from_dict(config["config"]), checkpoint_activations=checkpoint_activations
-            )
+            body: nn.Module = XLNet(XLNetConfig.from_dict(config["config"]))
         else:
             transformers = _transformers()
             # The folder may be untrusted: nothing in it may choose the code that runs.
             known = {name: value for name, value in config["config"].items() if name not in _CODE_KEYS}
             made = transformers.AutoConfig.for_model(**known)
-            loaded = transformers.AutoModel.from_config(made)
-            if checkpoint_activations:
-                loaded.gradient_checkpointing_enable()
-            body = _without_pooler(loaded)
+            body = _without_pooler(transformers.AutoModel.from_config(made))
         return cls(body, **settings)
 
 
@@ -237,15 +241,13 @@ def build_encoder(
         n_embeddings = int(settings.get("vocab_size", vocab_size))
         _check_vocabulary(n_embeddings, vocab_size, folder, exact=family == "xlnet")
         if family == "xlnet":
-            body = XLNet.from_pretrained(
-                folder, checkpoint_activations=model.checkpoint_activations, dropout=model.dropout
-            )
+            body = XLNet.from_pretrained(folder, dropout=model.dropout)
         else:
-            body = _load_transformers(folder, model.dropout, checkpoint_activations=model.checkpoint_activations)
+            body = _load_transformers(folder, model.dropout)
     pooling, reason = choose_pooling(family, folder, source)
     if model.pooling not in ("auto", pooling):
         pooling, reason = model.pooling, f"as model.pooling says; {family} would use {pooling}"
-    return Encoder(
+    encoder = Encoder(
         body,
         family=family,
         pooling=pooling,
@@ -255,6 +257,9 @@ def build_encoder(
         max_length=max_length,
         max_segments=max_segments,
     )
+    if model.checkpoint_activations:
+        encoder.checkpoint_activations(True)
+    return encoder
 
 
 def new_xlnet(model: EncoderConfig, *, vocab_size: int, memory: int | None) -> XLNet:
@@ -279,7 +284,7 @@ def _transformers() -> Any:
     return transformers
 
 
-def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: bool) -> nn.Module:
+def _load_transformers(folder: Path, dropout: float) -> nn.Module:
     transformers = _transformers()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it prints a table about poolers; missing weights are reported below
@@ -321,8 +326,6 @@ def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: 
         raise ModelError(
             f"{folder}: {len(missing)} tensors are missing from the weights ({some}); do they belong to another model?"
         )
-    if checkpoint_activations:
-        body.gradient_checkpointing_enable()
     return _without_pooler(body)
 
 
