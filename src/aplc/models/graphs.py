@@ -38,7 +38,7 @@ class _EncoderGraph(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.encoder._encode(input_ids, attention_mask, token_type_ids)
+        return self.encoder.encode(input_ids, attention_mask, token_type_ids)
 
 
 class _ClustersGraph(nn.Module):
@@ -49,9 +49,7 @@ class _ClustersGraph(nn.Module):
         self.hidden, self.activation, self.clusters = model.hidden, model.activation, model.clusters
 
     def forward(self, pooled_BE: Tensor) -> tuple[Tensor, ...]:
-        hidden_BD, clusters = self.activation(self.hidden(pooled_BE)), self.clusters
-        tails = (tail.output(tail.narrow(hidden_BD)) for tail in clusters._tails)
-        return clusters.head(hidden_BD), *tails, *(addition(hidden_BD) for addition in clusters._additions)
+        return self.clusters.logits(self.activation(self.hidden(pooled_BE)))
 
 
 def export(model: TaggingModel, folder: Path, *, int8: bool) -> int:

@@ -117,7 +117,7 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """(B, T) each -> (B, D). Documents are padded on the left for XLNet (`pad_left`), else on the right."""
         if input_ids.shape[1] <= self.max_length:
-            return self._encode(input_ids, attention_mask, token_type_ids)
+            return self.encode(input_ids, attention_mask, token_type_ids)
         if self.long_text == "truncate" or input_ids.shape[1] > self.max_tokens:
             raise ValueError(
                 f"documents of {input_ids.shape[1]} tokens, but with data.long_text = {self.long_text!r} and "
@@ -127,10 +127,11 @@ class Encoder(nn.Module):
         if self.long_text == "memory":
             return self._with_memory(input_ids, attention_mask, token_type_ids)
         return average_windows(
-            self._encode, input_ids, attention_mask, token_type_ids, self.max_length, self.specials, self.pad_left
+            self.encode, input_ids, attention_mask, token_type_ids, self.max_length, self.specials, self.pad_left
         )
 
-    def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """`forward` of documents of at most `max_length` tokens."""
         if isinstance(self.body, XLNet):
             if self.pooling == "last":
                 return self.body(input_ids, attention_mask, token_type_ids)
