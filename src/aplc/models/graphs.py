@@ -88,7 +88,7 @@ def to_graphs(model: TaggingModel) -> "Iterator[tuple[str, onnx.ModelProto]]":
 def _to_onnx(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, names: Sequence[str], outputs: Sequence[str]
 ) -> "onnx.ModelProto":
-    """The math kernel of attention: the others' memory layout depends on lengths, which are to be free."""
+    """Attention is exported by PyTorch's math kernel: the layouts of others depend on lengths, which must stay free."""
     kernel = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
     with _silent(), kernel:
         program = torch.onnx.export(
@@ -106,7 +106,7 @@ def _to_onnx(
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """The exporter tells about itself on standard error; we say what matters ourselves."""
+    """Without the exporter's own messages on standard error; `aplc export` says what a user needs to know."""
     loud = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loud]
     with warnings.catch_warnings():

@@ -82,7 +82,7 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
 
 
 ENOUGH = 100
-"""Documents from which a range can be told."""
+"""Values needed for a range; of fewer, the outermost are mere chance."""
 
 
 def _range(parts: Sequence[NDArray]) -> list[float] | None:
