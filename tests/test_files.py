@@ -3,10 +3,12 @@
 import errno
 import os
 
+import numpy as np
 import pytest
 from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
-from aplc.errors import AplcError
+from aplc.errors import AplcError, ModelError
 from aplc.files import atomic_path, atomic_write, messages, new_folder, output_stream
 
 
@@ -86,6 +88,15 @@ def test_full_disk_names_the_file(tmp_path, error):
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+def test_tensors_that_can_not_be_written_name_the_file(tmp_path):
+    with (
+        pytest.raises(ModelError, match=rf"{tmp_path}/x: can't be written \(why\)"),
+        atomic_path(tmp_path / "x"),
+    ):
+        raise SafetensorError("why")
+    assert not list(tmp_path.iterdir())
+
+
 def test_failure_leaves_nothing(tmp_path):
     for write in (atomic_write, new_folder):
         with pytest.raises(RuntimeError), write(tmp_path / "x"):
@@ -104,13 +115,32 @@ def test_new_folder_may_hold_folders(tmp_path):
 
 
 def test_folder_that_can_not_be_written_to_is_reported_with_the_name_that_was_given(tmp_path, monkeypatch):
-    def refuse(**_):
-        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / ".out.csv.x7.tmp"))
+    def refuse(temporary, **_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(temporary))
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("pathlib.Path.touch", refuse)
     with pytest.raises(PermissionError) as found, output_stream(tmp_path / "out.csv"):
         pass
     assert found.value.filename == str(tmp_path / "out.csv")
+
+
+def test_new_files_and_folders_have_the_permissions_of_any_other_and_no_thread_sees_another_umask(
+    tmp_path, monkeypatch
+):
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", lambda _: pytest.fail("the umask is the whole process'"))
+            with atomic_write(tmp_path / "file") as out:
+                out.write(b"new")
+            with atomic_path(tmp_path / "tensors") as temporary:
+                save_file({"a": np.zeros(3)}, temporary)  # which makes a private file
+            with new_folder(tmp_path / "folder") as temporary:
+                (temporary / "file").write_text("new")
+    finally:
+        os.umask(before)
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("file", "tensors")} == {0o640}
+    assert (tmp_path / "folder").stat().st_mode & 0o777 == 0o750
 
 
 def test_outputs_do_not_replace_what_is_read(tmp_path):

@@ -1,8 +1,24 @@
 """Tag texts with the right few labels out of hundreds or a million (APLC-XLNet, ICML 2020)."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from aplc.version import __version__
 
+if TYPE_CHECKING:
+    from aplc.indicator import IndicatorTagger
+    from aplc.nn.clusters import LabelClusters
+    from aplc.nn.partition import Partition
+    from aplc.tagger import Tagger
+
 __all__ = ["IndicatorTagger", "LabelClusters", "Partition", "Tagger", "__version__"]
+
+_PLACES = {
+    "IndicatorTagger": "aplc.indicator",
+    "LabelClusters": "aplc.nn.clusters",
+    "Partition": "aplc.nn.partition",
+    "Tagger": "aplc.tagger",
+}
 
 
 def __dir__() -> list[str]:
@@ -11,20 +27,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> object:
     # torch takes seconds to import; `aplc --help` and `import aplc` should not.
-    if name == "Tagger":
-        from aplc.tagger import Tagger
-
-        return Tagger
-    if name == "IndicatorTagger":
-        from aplc.indicator import IndicatorTagger
-
-        return IndicatorTagger
-    if name == "LabelClusters":
-        from aplc.nn.clusters import LabelClusters
-
-        return LabelClusters
-    if name == "Partition":
-        from aplc.nn.partition import Partition
-
-        return Partition
+    if name in _PLACES:
+        return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'aplc' has no attribute {name!r}")

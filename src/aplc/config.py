@@ -26,6 +26,10 @@ def check(section: str, name: str, value: object, ok: bool, bound: str) -> None:
         raise AplcError(f"{section}.{name} = {value!r}: must be {bound}")
 
 
+LONGEST = 1 << 20
+"""Tokens of the longest document that a configuration may ask for."""
+
+
 @dataclass(kw_only=True, frozen=True)
 class TextsConfig:
     """What training and pretraining both ask of texts."""
@@ -42,7 +46,8 @@ class TextsConfig:
     """At most this many held-out documents, of a dev part too: more improve the estimate little and take time."""
 
     def __post_init__(self) -> None:
-        check("data", "max_length", self.max_length, self.max_length >= 3, "at least 3 (a piece, <sep>, <cls>)")
+        possible = 3 <= self.max_length <= LONGEST
+        check("data", "max_length", self.max_length, possible, f"from 3 (a piece, <sep>, <cls>) to {LONGEST:,}")
         check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
         check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
         check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")

@@ -17,7 +17,7 @@ def __getattr__(name: str) -> object:
 
 
 def needs(what: str, missing: str, *install: str) -> str:
-    """What is said wherever a package is missing: who needs it, and what to type."""
+    """The message for a package that is not installed: what needs it, and the command that installs it."""
     return f"{what} needs {missing}: pip install {' '.join(install or (missing,))}"
 
 

@@ -12,9 +12,9 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -39,21 +39,30 @@ def atomic_path(path: Path, *, by_every_process: bool = False) -> Iterator[Path]
     _check_replaceable(path)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _beside(path)
         try:
-            handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+            temporary.touch(exist_ok=False)
+            mode = temporary.stat().st_mode
         except OSError as error:  # such as a read-only folder; nobody knows the temporary name
             raise OSError(error.errno, error.strerror, str(path)) from None
-        os.close(handle)
-        temporary = Path(name)
         try:
             yield temporary
             with temporary.open("rb") as written:
                 os.fsync(written.fileno())
-            temporary.chmod(0o666 & ~_umask())  # mkstemp makes it private
+            temporary.chmod(mode)  # safetensors puts a private file in its place
             if by_every_process or is_main_process():
                 os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    """A new temporary name in the same folder. Made by `touch` or `mkdir`, it has the permissions of any new file.
+
+    `tempfile` would make it private, and the umask, which says what others may, can be read only by changing it for a
+    moment, in all threads.
+    """
+    return path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
 
 
 @contextlib.contextmanager
@@ -114,7 +123,10 @@ def _check_replaceable(path: Path) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
-    """A full disk is reported with the file that found no room: the system doesn't name it when a write fails."""
+    """A full disk is reported with the file that found no room: the system doesn't name it when a write fails.
+
+    Nor does safetensors name the file, whatever it was that went wrong.
+    """
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -123,6 +135,8 @@ def naming(path: Path, cure: str = "make room and try again") -> Iterator[None]:
         if number is None and re.search(r"\d+ requested and \d+ written", str(error)):  # NumPy's words for a full disk
             number = errno.ENOSPC
         if number not in _NO_ROOM:
+            if isinstance(error, SafetensorError):
+                raise ModelError(f"{path}: can't be written ({error})") from None
             raise
         kept = "; what was there before is intact" if path.exists() else ""
         raise OSError(number, f"{os.strerror(number)}{kept}; {cure}", str(path)) from None
@@ -138,9 +152,9 @@ def atomic_folder(folder: Path) -> Iterator[Path]:
     Files are hard links to the old ones: what is written with `atomic_write` replaces a link and leaves the old file.
     """
     folder = folder.resolve()
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    temporary = _beside(folder)
     try:
-        shutil.copytree(folder, temporary, copy_function=_link, symlinks=False, dirs_exist_ok=True)
+        shutil.copytree(folder, temporary, copy_function=_link, symlinks=False)
         yield temporary
         _exchange(temporary, folder)
     finally:
@@ -154,11 +168,11 @@ def new_folder(folder: Path) -> Iterator[Path]:
     Its own files are on the disk by then; those of folders in it, such as an environment's thousands, are the system's.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".tmp"))
+    temporary = _beside(folder)
+    temporary.mkdir()
     try:
         yield temporary
         flush_files(temporary)
-        temporary.chmod(0o777 & ~_umask())  # mkdtemp makes it private
         os.rename(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -196,12 +210,6 @@ def _exchange(a: Path, b: Path) -> None:
 
 _AT_CWD, _EXCHANGE = -100, 2
 """Linux' names for "relative to where we are" and RENAME_EXCHANGE."""
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -33,6 +33,15 @@ def test_help_imports_nothing_heavy(arguments):
     assert not imported(*arguments) & HEAVY
 
 
+def test_the_package_imports_nothing_heavy_and_has_all_that_it_names():
+    code = "import sys, aplc; print(*sys.modules); print(*(getattr(aplc, name) for name in dir(aplc)))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    before, found = done.stdout.splitlines()
+    assert not set(before.split()) & HEAVY
+    for name in ("IndicatorTagger", "LabelClusters", "Partition", "Tagger"):
+        assert f".{name}'>" in found
+
+
 def test_info_imports_torch_and_what_compiled_code_takes():
     assert imported("info", "--json") & HEAVY <= {"torch", "numpy", "scipy"}
 

@@ -268,6 +268,15 @@ def test_dropout_acts_only_in_training():
     assert layer(hidden, labels).item() == layer(hidden, labels).item()
 
 
+def test_logits_are_those_of_the_probabilities():
+    layer, hidden = LabelClusters(12, [5, 9], 20, added=[3]), torch.randn(4, 12)
+    head, *others = layer.logits(hidden)
+    assert [part.shape[1] for part in (head, *others)] == [5 + 2, 4, 8, 3]
+    roots = [*head[:, 5:].sigmoid().unbind(1), torch.ones(4)]
+    parts = [part.sigmoid() * root[:, None] for part, root in zip(others, roots, strict=True)]
+    torch.testing.assert_close(torch.cat([head[:, :5].sigmoid(), *parts], 1), layer.probabilities(hidden))
+
+
 def test_init_bias_gives_the_training_frequencies():
     layer = LabelClusters(4, [2], 5, tail="linear", bias=True)
     layer.init_bias([100, 50, 20, 10, 0], n_documents=100, tail_documents=[25])

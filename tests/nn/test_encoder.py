@@ -130,6 +130,28 @@ def test_dropout_is_the_settings_own(tmp_path, family):
             assert torch.equal(one(*batch), one(*batch)) == (dropout == 0)
 
 
+@pytest.mark.parametrize("family", ["xlnet", "bert"])
+def test_checkpointed_activations_are_computed_again_and_give_the_same_gradients(tmp_path, family):
+    if family == "xlnet":
+        new_encoder().body.save_pretrained(tmp_path)
+    else:
+        small(family, tmp_path)
+    model = ModelConfig(encoder=str(tmp_path), dropout=0.0, checkpoint_activations=True)
+    encoder = build_encoder(model, vocab_size=VOCABULARY, max_length=60).train()
+    ids, mask, types = rows([20, 7], 20, left=encoder.pad_left)
+    layer = (encoder.body.layer if family == "xlnet" else encoder.body.encoder.layer)[0]
+    calls, gradients = [], []
+    layer.register_forward_pre_hook(lambda *_: calls.append(1))
+    for on in (True, False):
+        calls.clear()
+        encoder.checkpoint_activations(on)
+        encoder.zero_grad()
+        encoder(ids, mask, types).sum().backward()
+        assert len(calls) == 1 + on
+        gradients.append({name: p.grad for name, p in encoder.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize("family", ["xlnet", "bert", "modernbert"])
 def test_an_encoder_is_rebuilt_from_its_config_without_the_checkpoint(tmp_path, family):
     if family == "xlnet":
@@ -299,6 +321,34 @@ def test_unusable_checkpoints_are_refused_with_a_cure(tmp_path, monkeypatch):
     assert build(tmp_path / "x").family == "xlnet"  # needs no transformers
     with pytest.raises(ModelError, match="tokenizer has 99 pieces"):
         build(tmp_path / "x", vocab_size=99)
+
+
+@pytest.mark.parametrize("name", ["config.json", "1_Pooling/config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "content", [b'{"a": ', b"[1]", b"\xff\xfe", b"[" * 100_000], ids=["cut", "list", "bytes", "deep"]
+)
+def test_a_damaged_file_of_a_checkpoint_is_named(tmp_path, name, content):
+    small("bert", tmp_path)
+    (tmp_path / "1_Pooling").mkdir()
+    if name == "model.safetensors.index.json":
+        (tmp_path / "model.safetensors").unlink()
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ModelError, match=rf"{name}: (not JSON|must hold one JSON object)"):
+        build_encoder(ModelConfig(encoder=str(tmp_path)), vocab_size=VOCABULARY, max_length=20)
+
+
+@pytest.mark.parametrize("family", ["strange", "clap_text_model"])
+def test_code_of_a_folder_is_neither_run_nor_asked_about(tmp_path, monkeypatch, family):
+    """A family that transformers does not know, and one that it has no AutoModel for."""
+    small("bert", tmp_path)
+    own = {"AutoConfig": "evil.EvilConfig", "AutoModel": "evil.EvilModel"}
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": family, "auto_map": own}))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("a question on standard input"))
+    with pytest.raises(ModelError, match=r"config.json: names code of its own \(auto_map\)"):
+        build_encoder(ModelConfig(encoder=str(tmp_path)), vocab_size=VOCABULARY, max_length=20)
+    assert not (tmp_path / "ran").exists()
 
 
 def test_a_hub_name_without_a_network_says_how_to_get_the_folder(monkeypatch):

@@ -239,6 +239,17 @@ def test_export_replaces_no_folder_and_leaves_none_half_written(trained, exporte
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("change", [{"max_length": 10**12}, {"max_length": "96"}, {"max_segments": 0}], ids=str)
+def test_an_exported_model_that_cuts_texts_at_no_possible_length_is_refused(exported, tmp_path, change):
+    folder = shutil.copytree(exported[0], tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    del config["files"]
+    config["encoder"] |= change
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=rf"config.json: {next(iter(change))} = .* must be an integer from"):
+        load_tagger(folder)
+
+
 def test_a_network_with_memory_can_not_be_exported(trained, tmp_path):
     folder = shutil.copytree(trained, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())

@@ -6,7 +6,9 @@ import random
 import resource
 import shutil
 import struct
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from aplc import Tagger
 from aplc.errors import AplcError
+from aplc.nn.checked import check_depth
 from aplc.store.folder import load_tagger, save_tagger
 
 FILES = ["config.json", "model.safetensors", "tokenizer.json", "labels.txt", "label_counts.npy", "calibration.json"]
@@ -72,6 +75,8 @@ HUGE = 10**12
         put("encoder", "family", value="../../evil"),
         put("encoder", "pooling", value=7),
         put("encoder", "extra", value=1),
+        *(put("encoder", "max_length", value=value) for value in (HUGE, -5, 2, 16.5, "16", True, None)),
+        *(put("encoder", "max_segments", value=value) for value in (HUGE, -1, 0, "8", None)),
         put("label_set", "aliases", value={"food": "nothing"}),
         put("label_set", "retired", value=["nothing"]),
         put("label_set", "version", value="x"),
@@ -99,6 +104,35 @@ def test_code_named_in_a_configuration_is_not_fetched(model):
     edit(model / "config.json", lambda tree: tree["encoder"].update(family="bert", config=evil))
     with pytest.raises(AplcError, match=r"config\.json asks for"):  # a plain BERT, built without memory, differs
         load_tagger(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "sizes"),
+    [
+        ("bert", {"num_hidden_layers": HUGE}),
+        ("bert", {"num_labels": HUGE}),
+        ("albert", {"num_hidden_groups": HUGE}),
+        ("albert", {"inner_group_num": HUGE}),
+        ("albert", {"num_hidden_layers": HUGE}),  # one layer's weights, used so often
+        ("funnel", {"block_sizes": [4, HUGE], "architectures": ["FunnelModel"]}),
+        ("funnel", {"block_sizes": [4], "block_repeats": [HUGE]}),
+        ("swin", {"depths": [2, HUGE]}),
+        ("lxmert", {"l_layers": HUGE}),
+    ],
+)
+def test_a_network_without_end_is_refused_whatever_its_family_calls_that(model, family, sizes):
+    sizes |= {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32, "embedding_size": 32}
+    config = {"model_type": family, "vocab_size": 100, **sizes}
+    edit(model / "config.json", lambda tree: tree["encoder"].update(family=family, config=config))
+    before = time.monotonic()
+    with pytest.raises(AplcError, match=r"weights have \d+ tensors|the \d+ tensors of the weights"):
+        load_tagger(model)
+    assert time.monotonic() - before < 60
+
+
+def test_labels_of_a_checkpoint_may_have_any_names():
+    config = {"label2id": {"multilayer": 900}, "num_hidden_layers": 12, "layer_types": ["full"] * 12}
+    check_depth({"encoder": {"config": config}}, dict.fromkeys("abc", (1,)), Path("folder"))
 
 
 def header(path, change):

@@ -21,9 +21,9 @@ from aplc.config import Config
 from aplc.console import Screen
 from aplc.errors import ModelError
 
-Ability = Literal["learn", "add_labels", "export", "distribute", "clusters"]
+Ability = Literal["learn", "add_labels", "export", "clusters"]
 """learn: go on training with more documents. add_labels: take labels it was not trained with. export: to ONNX.
-distribute: train under torchrun. clusters: has label clusters that can be cut differently."""
+clusters: has label clusters that can be cut differently."""
 
 ENCODER_GRAPH, CLUSTERS_GRAPH = "encoder.onnx", "clusters.onnx"
 """Files of an exported model."""
@@ -208,7 +208,6 @@ KINDS: dict[str, Kind] = {
             "learn": _EXPORTED,
             "add_labels": _EXPORTED,
             "export": "the model is exported already; export the one it was made from",
-            "distribute": _EXPORTED,
             "clusters": "an exported model's clusters can't be cut again; choose a preset with a network",
         },
     ),

@@ -125,11 +125,8 @@ class BothModel:
 
 
 def save_blend(blend: Blend, folder: Path) -> None:
-    try:
-        with atomic_path(folder / BLEND_FILE) as temporary:
-            save_file({"curve": blend.curve_3L}, temporary)
-    except SafetensorError as error:
-        raise ModelError(f"{folder / BLEND_FILE}: can't be written ({error})") from None
+    with atomic_path(folder / BLEND_FILE) as temporary:
+        save_file({"curve": blend.curve_3L}, temporary)
 
 
 def load_blend(folder: Path, n_labels: int) -> Blend:

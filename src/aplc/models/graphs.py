@@ -38,7 +38,7 @@ class _EncoderGraph(nn.Module):
         self.encoder = encoder
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> Tensor:
-        return self.encoder._encode(input_ids, attention_mask, token_type_ids)
+        return self.encoder.encode(input_ids, attention_mask, token_type_ids)
 
 
 class _ClustersGraph(nn.Module):
@@ -49,9 +49,7 @@ class _ClustersGraph(nn.Module):
         self.hidden, self.activation, self.clusters = model.hidden, model.activation, model.clusters
 
     def forward(self, pooled_BE: Tensor) -> tuple[Tensor, ...]:
-        hidden_BD, clusters = self.activation(self.hidden(pooled_BE)), self.clusters
-        tails = (tail.output(tail.narrow(hidden_BD)) for tail in clusters._tails)
-        return clusters.head(hidden_BD), *tails, *(addition(hidden_BD) for addition in clusters._additions)
+        return self.clusters.logits(self.activation(self.hidden(pooled_BE)))
 
 
 def export(model: TaggingModel, folder: Path, *, int8: bool) -> int:
@@ -90,7 +88,7 @@ def to_graphs(model: TaggingModel) -> "Iterator[tuple[str, onnx.ModelProto]]":
 def _to_onnx(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: Any, names: Sequence[str], outputs: Sequence[str]
 ) -> "onnx.ModelProto":
-    """The math kernel of attention: the others' memory layout depends on lengths, which are to be free."""
+    """Attention is exported by PyTorch's math kernel: the layouts of others depend on lengths, which must stay free."""
     kernel = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
     with _silent(), kernel:
         program = torch.onnx.export(
@@ -108,7 +106,7 @@ def _to_onnx(
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """The exporter tells about itself on standard error; we say what matters ourselves."""
+    """Without the exporter's own messages on standard error; `aplc export` says what a user needs to know."""
     loud = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loud]
     with warnings.catch_warnings():

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ from aplc.files import atomic_path
 from aplc.machine import is_main_process
 from aplc.models.base import Ids, Probs
 from aplc.models.sharding import gather_state
-from aplc.nn.checked import build_checked, check_depth, check_settings, load_weights, read_header
+from aplc.nn.checked import build_checked, check_depth, check_lengths, check_settings, load_weights, read_header
 from aplc.nn.clusters import LabelClusters
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
@@ -147,17 +146,15 @@ class TaggingModel(nn.Module):
         state = gather_state(self)
         if not is_main_process():
             return
-        try:
-            with atomic_path(folder / WEIGHTS) as temporary:
-                save_file(state, temporary)
-        except SafetensorError as error:
-            raise ModelError(f"{folder / WEIGHTS}: can't be written ({error})") from None
+        with atomic_path(folder / WEIGHTS) as temporary:
+            save_file(state, temporary)
 
 
 def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel:
     """The network of a model folder, in evaluation mode on this process' device."""
     settings = {"added": []} | settings
     check_settings(settings, {"encoder": dict, "cutoffs": list, "added": list}, folder)
+    check_lengths(settings["encoder"], folder)
     header = read_header(folder / WEIGHTS)
     check_depth({name: settings[name] for name in ("encoder", "cutoffs", "added")}, header, folder)
     tokenizer = Tokenizer.load(folder)
@@ -168,8 +165,8 @@ def load(folder: Path, settings: dict[str, Any], config: Config) -> TaggingModel
         return TaggingModel(encoder, tokenizer, config, n_labels=settings["n_labels"], cutoffs=cutoffs, added=added)
 
     model = build_checked(build, header, folder)
-    body: Any = model.encoder.body
-    check_vocabulary(tokenizer, int(getattr(body.config, "vocab_size", tokenizer.vocab_size)), folder)
+    n_embeddings = int(getattr(model.encoder.body.config, "vocab_size", tokenizer.vocab_size))
+    check_vocabulary(tokenizer, n_embeddings, folder)
     load_weights(model, folder / WEIGHTS)
     return model.to(world().device).eval()
 

@@ -24,7 +24,7 @@ from aplc.errors import ModelError, needs
 from aplc.files import atomic_path
 from aplc.models.base import CLUSTERS_GRAPH, ENCODER_GRAPH, Ids, Probs
 from aplc.models.network import check_vocabulary
-from aplc.nn.checked import check_settings
+from aplc.nn.checked import check_lengths, check_settings
 from aplc.nn.pooling import average_windows, longest_document
 from aplc.nn.topk import RunningTopK, TopK, sigmoid_
 
@@ -59,8 +59,8 @@ class OnnxEncoder:
 
     def __init__(self, session: Session, settings: dict[str, Any]) -> None:
         self.session, self.settings = session, settings
-        self.long_text, self.max_length = str(settings["long_text"]), int(settings["max_length"])
-        self.max_segments = int(settings["max_segments"])
+        self.long_text, self.max_length = str(settings["long_text"]), settings["max_length"]
+        self.max_segments = settings["max_segments"]
         self.pad_left = settings["family"] == "xlnet"
         self.specials = (0, 2) if self.pad_left else (1, 1)
         self.max_tokens = longest_document(self.long_text, self.max_length, self.max_segments, self.specials)
@@ -182,6 +182,7 @@ def load(folder: Path, settings: dict[str, Any], _config: Config) -> OnnxModel:
     """The model of an exported folder; `settings` is what its config.json holds."""
     settings = {"added": []} | settings
     check_settings(settings, {"encoder": dict, "cutoffs": list, "added": list}, folder)
+    check_lengths(settings["encoder"], folder)
     tokenizer = Tokenizer.load(folder)
     try:
         model = OnnxModel(folder, settings, tokenizer)

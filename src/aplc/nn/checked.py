@@ -7,7 +7,9 @@ nothing. `store/safety.py` has the checks of the files themselves.
 
 import contextlib
 import contextvars
+import itertools
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +20,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.modules import module as modules
 
+from aplc.config import LONGEST
 from aplc.errors import AplcError, ModelError
 
 DTYPES = {"F64", "F32", "F16", "BF16"}
@@ -38,6 +42,19 @@ def check_settings(settings: Mapping[str, Any], types: Mapping[str, type], folde
         if type(value) is not expected or (isinstance(value, int) and value < 1):
             raise ModelError(
                 f"{folder / 'config.json'}: {name} = {str(value)[:40]}: must be a JSON {_JSON_TYPES[expected]}"
+            )
+
+
+_LENGTHS = {"max_length": (3, LONGEST), "max_segments": (1, 1024)}
+
+
+def check_lengths(encoder: Mapping[str, Any], folder: Path) -> None:
+    """Refuse a config.json whose encoder cuts texts at no possible length, or at one that no memory holds."""
+    for name, (least, most) in _LENGTHS.items():
+        value = encoder.get(name, least)
+        if type(value) is not int or not least <= value <= most:
+            raise ModelError(
+                f"{folder / 'config.json'}: {name} = {str(value)[:40]}: must be an integer from {least} to {most:,}"
             )
 
 
@@ -86,17 +103,47 @@ def map_tensors(path: Path) -> dict[str, NDArray]:
         raise ModelError(f"{path}: damaged ({error})") from None
 
 
+_COUNTS = ("layer", "depth", "repeat", "cycle", "num_labels")
+"""What names of counts have in them."""
+
+
 def check_depth(tree: Mapping[str, Any], header: Header, folder: Path) -> None:
-    """Every layer has tensors: a config.json that asks for more layers than tensors would be built for ever."""
+    """Refuse a config.json that asks for more layers, or repeats of layers, than the weights have tensors.
+
+    Layers may share their weights (ALBERT) and be repeated (Funnel): then no weights are missing, and a forward pass
+    would never end. `num_labels`, which encoders have no use for, makes `transformers` name as many labels. Layers with
+    weights of their own are counted by `build_checked`, whatever a family calls their number.
+    """
+    most = max(len(header), 100)
     for name, value in tree.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name != "label2id":  # there, names are a checkpoint's own
             check_depth(value, header, folder)
-        count = len(value) if isinstance(value, list) else value
-        is_depth = "layer" in name or isinstance(value, list)
-        if is_depth and isinstance(count, int | float) and count > max(len(header), 100):
+        counts = value if isinstance(value, list) else [value]
+        counts = [count for count in counts if isinstance(count, int | float) and any(part in name for part in _COUNTS)]
+        if max([len(value) if isinstance(value, list) else 0, *counts]) > most:
             raise ModelError(
                 f"{folder / 'config.json'}: {name} = {str(value)[:40]}, but the weights have {len(header)} tensors"
             )
+
+
+@contextlib.contextmanager
+def _no_more_parts_than(header: Header) -> Iterator[None]:
+    """Building a network stops where it has many times as many modules and tensors as the file has tensors."""
+    most, made, own = 1_000 + 20 * len(header), itertools.count(1), threading.get_ident()
+
+    def count(*_: object) -> None:
+        if threading.get_ident() == own and next(made) > most:
+            raise ModelError(f"config.json asks for far more layers than the {len(header)} tensors of the weights")
+
+    hooks = [
+        modules.register_module_module_registration_hook(count),
+        modules.register_module_parameter_registration_hook(count),
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def compare_headers(expected: Mapping[str, object], header: Header, folder: Path) -> None:
@@ -111,7 +158,7 @@ def compare_headers(expected: Mapping[str, object], header: Header, folder: Path
 def build_checked(build: Callable[[], Module], header: Header, folder: Path) -> Module:
     """The network that config.json asks for, once it is known to have the weights' names and shapes."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _no_more_parts_than(header):
             empty = build()
         expected = {name: tuple(tensor.shape) for name, tensor in empty.state_dict().items()}
     except AplcError as error:

@@ -192,7 +192,7 @@ class LabelClusters(nn.Module):
         targets = self._targets(labels_BP, len(hidden_BD), pairs)
         whole, listed = split_targets(targets, pairs, partial_B.cpu().numpy())
         outputs = [linear for _, linear, _, _ in self._clusters()]
-        loss = listed_loss(hidden_BD, listed, targets.row_weight_B, outputs, list(self._tails), self.bounds)
+        loss = listed_loss(hidden_BD, listed, targets.row_weight_B, outputs, self._tails, self.bounds)
         if not partial_B.all():
             part, roots_BK = self._leaf_loss(hidden_BD[~partial_B], whole)
             loss = loss + part + self._root_loss(roots_BK, whole)
@@ -237,6 +237,11 @@ class LabelClusters(nn.Module):
         touched_BK = self._targets(labels_BP, len(labels_BP), pairs).touched_BK
         return float(labels_evaluated(touched_BK, self.bounds).sum())
 
+    def logits(self, hidden_BD: Tensor) -> tuple[Tensor, ...]:
+        """Of each cluster, (B, its labels); the head's end with the K roots. Whole, for export: `topk` needs fewer."""
+        tails = (tail.output(tail.narrow(hidden_BD)) for tail in self._tails)
+        return self.head(hidden_BD), *tails, *(addition(hidden_BD) for addition in self._additions)
+
     @torch.no_grad()
     def probabilities(self, hidden_BD: Tensor) -> Tensor:
         """Every label's probability, (B, L), Equation 2. For small label sets and tests; `topk` never builds it."""
@@ -244,7 +249,7 @@ class LabelClusters(nn.Module):
         roots_KB = self._roots(hidden_BD)
         probs_BL = roots_KB.new_empty(hidden_BD.shape[0], self.n_labels)
         for start, linear, size, t in self._clusters():
-            rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
+            rows = hidden_BD if t is None else self._tails[t].narrow(hidden_BD)
             for chunk in chunks(size, self.chunk_size):
                 probs_CB = sigmoid_(outputs_of(rows, linear, chunk))
                 if t is not None:
@@ -259,7 +264,7 @@ class LabelClusters(nn.Module):
         if not 0 <= label < self.n_labels:
             raise ValueError(f"label is {label}, but ids must be from 0 to {self.n_labels - 1} (n_labels - 1)")
         start, linear, _, t = list(self._clusters())[bisect_right(self.bounds, label) - 1]
-        rows = hidden_BD if t is None else self._tail(t).narrow(hidden_BD)
+        rows = hidden_BD if t is None else self._tails[t].narrow(hidden_BD)
         probs_B = sigmoid_(outputs_of(rows, linear, slice(label - start, label - start + 1)))[0]
         return probs_B if t is None else probs_B * self._roots(hidden_BD)[t]
 
@@ -291,7 +296,7 @@ class LabelClusters(nn.Module):
                 visits += len(rows_S)
                 if not len(rows_S):
                     continue
-                rows, root_S = self._tail(t).narrow(hidden_BD[rows_S]), roots_KB[t, rows_S]
+                rows, root_S = self._tails[t].narrow(hidden_BD[rows_S]), roots_KB[t, rows_S]
             for chunk in chunks(size, self.chunk_size):
                 best.update(outputs_of(rows, linear, chunk), start + chunk.start, rows_S, root_S, allowed)
         result = TopK(best.probs_Bk, best.ids_Bk)
@@ -311,15 +316,12 @@ class LabelClusters(nn.Module):
         )
 
     @property
-    def _tails(self) -> Iterable[Tail]:
-        return cast(Iterable[Tail], self.tails)
+    def _tails(self) -> Sequence[Tail]:
+        return cast(Sequence[Tail], self.tails)
 
     @property
     def _additions(self) -> Iterable[nn.Linear]:
         return cast(Iterable[nn.Linear], self.added)
-
-    def _tail(self, t: int) -> Tail:
-        return cast(Tail, self.tails[t])
 
     def _clusters(self) -> Iterator[tuple[int, nn.Linear, int, int | None]]:
         """(first id, output layer, labels, tail) of each cluster in the order of ids; None for what is not a tail."""

@@ -49,6 +49,9 @@ _POSITIONS_START_AFTER_PAD = {"camembert", "longformer", "mpnet", "roberta", "xl
 class Encoder(nn.Module):
     """Documents to vectors. Use `build_encoder`, or `from_config` if the weights are loaded afterwards."""
 
+    body: Any
+    """An `XLNet`, or what `transformers` has for another family."""
+
     def __init__(
         self,
         body: nn.Module,
@@ -86,10 +89,9 @@ class Encoder(nn.Module):
             self.width = body.config.d_model
             body.mask_emb.requires_grad_(False)  # pretraining's; data parallelism would wait for its gradient
         else:
-            config: Any = body.config
-            self.width = int(config.hidden_size)
+            self.width = int(self.body.config.hidden_size)
             self._takes_types = "token_type_ids" in inspect.signature(body.forward).parameters
-            _check_length(config, max_length, source)
+            _check_length(self.body.config, max_length, source)
 
     @property
     def max_tokens(self) -> int:
@@ -115,7 +117,7 @@ class Encoder(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """(B, T) each -> (B, D). Documents are padded on the left for XLNet (`pad_left`), else on the right."""
         if input_ids.shape[1] <= self.max_length:
-            return self._encode(input_ids, attention_mask, token_type_ids)
+            return self.encode(input_ids, attention_mask, token_type_ids)
         if self.long_text == "truncate" or input_ids.shape[1] > self.max_tokens:
             raise ValueError(
                 f"documents of {input_ids.shape[1]} tokens, but with data.long_text = {self.long_text!r} and "
@@ -125,10 +127,11 @@ class Encoder(nn.Module):
         if self.long_text == "memory":
             return self._with_memory(input_ids, attention_mask, token_type_ids)
         return average_windows(
-            self._encode, input_ids, attention_mask, token_type_ids, self.max_length, self.specials, self.pad_left
+            self.encode, input_ids, attention_mask, token_type_ids, self.max_length, self.specials, self.pad_left
         )
 
-    def _encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+    def encode(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
+        """`forward` of documents of at most `max_length` tokens."""
         if isinstance(self.body, XLNet):
             if self.pooling == "last":
                 return self.body(input_ids, attention_mask, token_type_ids)
@@ -151,9 +154,17 @@ class Encoder(nn.Module):
 
         Attention is then written out: the gradient of PyTorch's fused one is four times as slow there.
         """
-        body: Any = self.body
-        body.set_attn_implementation("eager")
+        self.body.set_attn_implementation("eager")
         self.in_bfloat16 = True
+
+    def checkpoint_activations(self, on: bool) -> None:
+        """Whether the backward pass computes each layer's activations again instead of keeping them."""
+        if isinstance(self.body, XLNet):
+            self.body.checkpoint_activations = on
+        elif on:
+            self.body.gradient_checkpointing_enable()
+        else:
+            self.body.gradient_checkpointing_disable()
 
     def _with_memory(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None) -> Tensor:
         body, length = self.body, self.max_length
@@ -178,33 +189,27 @@ class Encoder(nn.Module):
 
     def save_config(self) -> dict[str, Any]:
         """What `from_config` needs to build the same network again, without weights."""
-        body: Any = self.body
         return {
             **{name: getattr(self, name) for name in ("family", "pooling", "reason", "source")},
             **{name: getattr(self, name) for name in ("long_text", "max_length", "max_segments")},
-            "config": body.config.to_dict(),
+            "config": self.body.config.to_dict(),
         }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], *, checkpoint_activations: bool = False) -> Self:
+    def from_config(cls, config: dict[str, Any]) -> Self:
         """The network that `save_config` described, with random weights. Works offline and without the checkpoint."""
         settings = {name: value for name, value in config.items() if name != "config"}
         if config["family"] != config["config"]["model_type"]:
             kind = config["config"]["model_type"]
             raise ModelError(f"encoder: family is {config['family']!r}, but its config has model_type {kind!r}")
         if config["family"] == "xlnet":
-            body: nn.Module = XLNet(
-                XLNetConfig.from_dict(config["config"]), checkpoint_activations=checkpoint_activations
-            )
+            body: nn.Module = XLNet(XLNetConfig.from_dict(config["config"]))
         else:
             transformers = _transformers()
             # The folder may be untrusted: nothing in it may choose the code that runs.
             known = {name: value for name, value in config["config"].items() if name not in _CODE_KEYS}
             made = transformers.AutoConfig.for_model(**known)
-            loaded = transformers.AutoModel.from_config(made)
-            if checkpoint_activations:
-                loaded.gradient_checkpointing_enable()
-            body = _without_pooler(loaded)
+            body = _without_pooler(transformers.AutoModel.from_config(made))
         return cls(body, **settings)
 
 
@@ -237,15 +242,13 @@ def build_encoder(
         n_embeddings = int(settings.get("vocab_size", vocab_size))
         _check_vocabulary(n_embeddings, vocab_size, folder, exact=family == "xlnet")
         if family == "xlnet":
-            body = XLNet.from_pretrained(
-                folder, checkpoint_activations=model.checkpoint_activations, dropout=model.dropout
-            )
+            body = XLNet.from_pretrained(folder, dropout=model.dropout)
         else:
-            body = _load_transformers(folder, model.dropout, checkpoint_activations=model.checkpoint_activations)
+            body = _load_transformers(folder, model.dropout)
     pooling, reason = choose_pooling(family, folder, source)
     if model.pooling not in ("auto", pooling):
         pooling, reason = model.pooling, f"as model.pooling says; {family} would use {pooling}"
-    return Encoder(
+    encoder = Encoder(
         body,
         family=family,
         pooling=pooling,
@@ -255,6 +258,9 @@ def build_encoder(
         max_length=max_length,
         max_segments=max_segments,
     )
+    if model.checkpoint_activations:
+        encoder.checkpoint_activations(True)
+    return encoder
 
 
 def new_xlnet(model: EncoderConfig, *, vocab_size: int, memory: int | None) -> XLNet:
@@ -279,18 +285,20 @@ def _transformers() -> Any:
     return transformers
 
 
-def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: bool) -> nn.Module:
+def _load_transformers(folder: Path, dropout: float) -> nn.Module:
     transformers = _transformers()
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # it prints a table about poolers; missing weights are reported below
     had_bars = transformers.logging.is_progress_bar_enabled()
     transformers.logging.disable_progress_bar()  # it draws one also where there is no terminal
+    # Unless it is told, it asks on standard input whether to run a folder's own code.
+    safely: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        names = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+        names = transformers.AutoConfig.from_pretrained(folder, **safely).to_dict()
         dropouts = {name: dropout for name in names if "dropout" in name or name.endswith("pdrop")}
         body, info = transformers.AutoModel.from_pretrained(
             folder,
-            local_files_only=True,
+            **safely,
             use_safetensors=True,
             dtype=torch.float32,
             ignore_mismatched_sizes=True,
@@ -298,6 +306,11 @@ def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: 
             **dropouts,
         )
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise ModelError(
+                f"{folder / 'config.json'}: names code of its own (auto_map), which aplc does not run; choose an "
+                "encoder of a family that transformers itself has"
+            ) from None
         raise ModelError(f"transformers can't load {folder}: {' '.join(str(error).split())[:200]}") from error
     finally:
         transformers.logging.set_verbosity(verbosity)
@@ -314,8 +327,6 @@ def _load_transformers(folder: Path, dropout: float, *, checkpoint_activations: 
         raise ModelError(
             f"{folder}: {len(missing)} tensors are missing from the weights ({some}); do they belong to another model?"
         )
-    if checkpoint_activations:
-        body.gradient_checkpointing_enable()
     return _without_pooler(body)
 
 

@@ -6,12 +6,13 @@ sentence encoders take the mean. `choose_pooling` picks by family and gives its 
 Shapes: B documents, T tokens, R windows of all documents, D width.
 """
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from aplc.files import read_json
 
 _FIRST_TOKEN = {
     *("albert", "bert", "camembert", "deberta", "deberta-v2", "distilbert", "electra", "ernie", "longformer"),
@@ -24,7 +25,7 @@ def choose_pooling(family: str, folder: Path | None, source: str) -> tuple[str, 
     if family == "xlnet":
         return "last", "XLNet's <cls> ends the text"
     if folder is not None and (folder / "1_Pooling" / "config.json").is_file():
-        modes = json.loads((folder / "1_Pooling" / "config.json").read_text("utf-8"))
+        modes = read_json(folder / "1_Pooling" / "config.json")
         for pooling, key in (("first", "cls"), ("last", "lasttoken"), ("mean", "mean")):
             if modes.get(f"pooling_mode_{key}_token") or modes.get("pooling_mode") == key:
                 return pooling, "its 1_Pooling/config.json says so"

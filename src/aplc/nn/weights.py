@@ -7,7 +7,6 @@ opening a pickle can run any code.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from aplc.data.encoders import ENCODERS, fetch_encoder
 from aplc.data.hub import download, is_hub_name
 from aplc.errors import ModelError
+from aplc.files import read_json
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -48,13 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(f"no config.json in {folder}: it must hold config.json, {WEIGHTS} and the tokenizer's file")
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise ModelError(f"{path} must hold one JSON object")
-    return config
+    return read_json(path)
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -62,10 +56,10 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if (folder / INDEX).is_file():
-        try:
-            names = sorted(set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values()))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{folder / INDEX}: not an index of weights ({error}); copy it again") from None
+        files = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(files, dict):
+            raise ModelError(f"{folder / INDEX}: not an index of weights, it has no weight_map; copy it again")
+        names = sorted(set(map(str, files.values())))
         missing = [name for name in names if not (folder / name).is_file()]
         if missing:
             raise ModelError(f"{folder / INDEX} names {missing[0]}, which isn't there: copy all {len(names)} shards")

@@ -16,16 +16,17 @@ Shapes: B documents, T tokens, M tokens of memory, K = M + T keys, W = K + T dis
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, overload
+from typing import Any, Self
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from aplc.files import atomic_path, write_json
 from aplc.nn.relative import dropout
 from aplc.nn.weights import WEIGHTS, encoder_folder, load_tensors, read_config, read_tensors
 from aplc.nn.xlnet_layers import Bias, XLNetConfig, XLNetLayer, make_bias
@@ -76,32 +77,6 @@ class XLNet(nn.Module):
             else:
                 parameter.normal_(0.0, self.config.initializer_range)
 
-    @overload
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = ...,
-        token_type_ids: Tensor | None = ...,
-        *,
-        last_only: bool = ...,
-        mems: Sequence[Tensor] | None = ...,
-        mem_mask: Tensor | None = ...,
-        return_mems: Literal[False] = ...,
-    ) -> Tensor: ...
-
-    @overload
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = ...,
-        token_type_ids: Tensor | None = ...,
-        *,
-        last_only: bool = ...,
-        mems: Sequence[Tensor] | None = ...,
-        mem_mask: Tensor | None = ...,
-        return_mems: Literal[True],
-    ) -> tuple[Tensor, list[Tensor]]: ...
-
     def forward(
         self,
         input_ids: Tensor,
@@ -111,8 +86,7 @@ class XLNet(nn.Module):
         last_only: bool = True,
         mems: Sequence[Tensor] | None = None,
         mem_mask: Tensor | None = None,
-        return_mems: bool = False,
-    ) -> Tensor | tuple[Tensor, list[Tensor]]:
+    ) -> Tensor:
         """Encode a batch.
 
         Args:
@@ -120,18 +94,14 @@ class XLNet(nn.Module):
             attention_mask: (B, T), 1 for tokens and 0 for padding, which must be on the left. None: no padding.
             token_type_ids: (B, T), 0 for text and 2 for `<cls>`; only equality matters. None: no segment term.
             last_only: return the last token's state (B, D) instead of all (B, T, D).
-            mems: what `return_mems` returned for the previous segment: (B, M, D) for each layer. `transformers` has
-                the first two dimensions the other way round.
+            mems: what `memorize` returned for the previous segment: (B, M, D) for each layer. `transformers` has the
+                first two dimensions the other way round.
             mem_mask: (B, M), 0 where the memory is of padding. None: no padding.
-            return_mems: also return the memory for the next segment, detached.
         """
-        mems_out: list[Tensor] | None = [] if return_mems else None
-        hidden_BTD = self._run(
-            input_ids, attention_mask, token_type_ids, mems, mem_mask, self.config.n_layer, last_only, mems_out
-        )
+        depth = self.config.n_layer
+        hidden_BTD = self._run(input_ids, attention_mask, token_type_ids, mems, mem_mask, depth, last_only, None)
         out = dropout(hidden_BTD, self.config.dropout, self.training)
-        out = out[:, -1] if last_only else out
-        return out if mems_out is None else (out, mems_out)
+        return out[:, -1] if last_only else out
 
     @torch.no_grad()
     def memorize(
@@ -143,7 +113,7 @@ class XLNet(nn.Module):
         mems: Sequence[Tensor] | None = None,
         mem_mask: Tensor | None = None,
     ) -> list[Tensor]:
-        """The memory that `forward` would return. The last layer is skipped: its output never enters memory."""
+        """The memory for the next segment, without gradient. The last layer is skipped: its output never enters it."""
         mems_out: list[Tensor] = []
         depth = self.config.n_layer - 1
         hidden_BTD = self._run(input_ids, attention_mask, token_type_ids, mems, mem_mask, depth, False, mems_out)
@@ -224,10 +194,8 @@ class XLNet(nn.Module):
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write config.json and model.safetensors; `transformers.XLNetModel.from_pretrained` reads them."""
-        from safetensors.torch import save_file
-
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(self.config.to_dict(), indent=2) + "\n", "utf-8")
+        write_json(folder / "config.json", self.config.to_dict())
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+        with atomic_path(folder / WEIGHTS) as temporary:
+            save_file(tensors, temporary, metadata={"format": "pt"})

@@ -11,7 +11,6 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +22,6 @@ from aplc.machine import free_bytes, resident_bytes
 from aplc.nn.device import module_of
 from aplc.nn.distributed import world
 from aplc.nn.encoder import Encoder
-from aplc.nn.xlnet import XLNet
 from aplc.train import frozen
 from aplc.train.loop import autocast, train_step
 from aplc.train.network import TrainingRun
@@ -60,9 +58,9 @@ class Activations:
 
 def measure_activations(encoder: Encoder, batch: Batch, *, after: int, checkpointed: bool) -> Activations:
     """Forward passes over a few of `batch`'s documents. `after` bytes a document are needed behind the encoder."""
-    config: Any = encoder.body.config
+    config = encoder.body.config
     layers = int(getattr(config, "n_layer", 0) or getattr(config, "num_hidden_layers", 1))
-    _checkpoint(encoder, False)
+    encoder.checkpoint_activations(False)
     small = max(1, min(2, len(batch) // 2))
     large = max(small + 1, min(8, len(batch)))
     kept = {n: _kept_bytes(encoder, _rows(batch, n)) for n in (small, large)}
@@ -70,19 +68,9 @@ def measure_activations(encoder: Encoder, batch: Batch, *, after: int, checkpoin
     fixed = max(0.0, kept[small] - small * each)
     found = Activations(batch.input_ids.shape[1], BACKWARD * fixed, BACKWARD * each, layers)
     if checkpointed:
-        _checkpoint(encoder, True)
+        encoder.checkpoint_activations(True)
         found = found.checkpointed()
     return replace(found, each=found.each + after)
-
-
-def _checkpoint(encoder: Encoder, on: bool) -> None:
-    body: Any = encoder.body
-    if isinstance(body, XLNet):
-        body.checkpoint_activations = on
-    elif on:
-        body.gradient_checkpointing_enable()
-    else:
-        body.gradient_checkpointing_disable()
 
 
 def _rows(batch: Batch, n: int) -> Batch:

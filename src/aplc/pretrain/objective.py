@@ -1,14 +1,14 @@
 """Permutation language modelling on the encoder: two streams and a tied output layer (Yang et al. 2019, Equation 5).
 
-The content stream is the encoder as fine-tuning uses it, but for a mask. The query stream asks: it starts from
-`mask_emb` at each target's position, sees what comes before the target in the order and never the target itself, and
-uses the content stream's keys and values and the same weights. Its last states times the word embedding are logits.
+The content stream is the encoder that fine-tuning uses, with one more mask: a token sees itself and what the order puts
+before it. The query stream predicts. It starts from `mask_emb` at each target's position, sees what the order puts
+before the target but not the target itself, and shares weights, keys and values with the content stream. Its last
+states times the word embedding are the logits.
 
-    transformers.XLNetLMHeadModel computes the query stream for all T positions and the content stream to the end
-
-Here the query stream has only the N targets, the last layer has no content stream (nobody reads it), and the logits
-exist a chunk of rows at a time: their gradients are made with the loss, in one pass. Weights have the names of
-`XLNetLMHeadModel`: `transformer.*` and `lm_loss.bias`.
+`transformers.XLNetLMHeadModel` computes the query stream for all T positions and the content stream to the end. Here
+the query stream has the N targets alone, the last layer has no content stream, since nothing reads it, and the logits
+are made a chunk of rows at a time: loss and gradients in one pass. Weights have the names of `XLNetLMHeadModel`:
+`transformer.*` and `lm_loss.bias`.
 
 Shapes: B segments, T tokens, M tokens of memory, K = M + T, N targets, R = B * N, V pieces, D width.
 """

@@ -64,31 +64,25 @@ def save_weights(model: LabelModel, folder: Path) -> None:
 
 
 def save_frame(trained: TrainedTagger, folder: Path) -> None:
-    """Everything but the weights."""
+    """Everything but the weights. Files of what the tagger does not have, as it may once have had, are removed."""
+    known = trained.vocabulary and trained.vocabulary.only(trained.labels.names)
+    vocabulary = known if known and known.entries else None
     with changing(folder):
-        _save_frame(trained, folder)
-
-
-def _save_frame(trained: TrainedTagger, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    trained.model.save_parts(folder)
-    trained.labels.save(folder)
-    if trained.calibration:
-        trained.calibration.save(folder)
-    elif is_main_process():
-        (folder / CALIBRATION_FILE).unlink(missing_ok=True)
-    if trained.evaluation:
-        write_json(folder / EVALUATION, trained.evaluation)
-    elif is_main_process():
-        (folder / EVALUATION).unlink(missing_ok=True)
-    if trained.vocabulary and (own := trained.vocabulary.only(trained.labels.names)).entries:
-        own.save(folder)
-    elif is_main_process():
-        (folder / VOCABULARY).unlink(missing_ok=True)
-    save_card(trained, folder)
-    write_json(
-        folder / CONFIG,
-        {
+        folder.mkdir(parents=True, exist_ok=True)
+        trained.model.save_parts(folder)
+        trained.labels.save(folder)
+        if trained.calibration:
+            trained.calibration.save(folder)
+        if trained.evaluation:
+            write_json(folder / EVALUATION, trained.evaluation)
+        if vocabulary:
+            vocabulary.save(folder)
+        parts = {CALIBRATION_FILE: trained.calibration, EVALUATION: trained.evaluation, VOCABULARY: vocabulary}
+        for name, part in parts.items():
+            if not part and is_main_process():
+                (folder / name).unlink(missing_ok=True)
+        save_card(trained, folder)
+        settings = {
             "format": FORMAT,
             "aplc_version": __version__,
             "n_labels": len(trained.labels),
@@ -96,9 +90,8 @@ def _save_frame(trained: TrainedTagger, folder: Path) -> None:
             "label_set": trained.labels.state(),
             "held_out": trained.held_out,
             "config": trained.config.to_dict(),
-            **trained.model.settings(),
-        },
-    )
+        }
+        write_json(folder / CONFIG, settings | trained.model.settings())
 
 
 def save_card(trained: TrainedTagger, folder: Path) -> None:

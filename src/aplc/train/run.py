@@ -16,10 +16,9 @@ from aplc.console import Screen
 from aplc.data.source import Source, TrainingData, read_training_data
 from aplc.evaluate.bands import by_frequency
 from aplc.evaluate.metrics import Metrics
-from aplc.models.base import require, training_of
+from aplc.models.base import training_of
 from aplc.models.calibration import depths
 from aplc.models.trained import TrainedTagger
-from aplc.nn.distributed import world
 from aplc.predict.search import Found, calibrate, predict_documents
 from aplc.store.folder import load_tagger, save_frame
 from aplc.train.run_folder import RunFolder
@@ -31,8 +30,6 @@ def train(
     """Train on `source`, leave the best model in `out` and return it."""
     screen = screen or Screen(quiet=True)
     training = training_of(config)
-    if world().size > 1:
-        require(config.model.kind, "distribute")
     with RunFolder.open(out, resume=resume, reads=source.files) as folder, _saying_what_is_lost(folder, screen):
         data = read_training_data(source, config.data, config.train.seed, screen)
         folder.check_labels()
@@ -85,7 +82,7 @@ def _calibrated(trained: TrainedTagger, data: TrainingData, out: Path, screen: S
 
 
 ENOUGH = 100
-"""Documents from which a range can be told."""
+"""Values needed for a range; of fewer, the outermost are mere chance."""
 
 
 def _range(parts: Sequence[NDArray]) -> list[float] | None:
