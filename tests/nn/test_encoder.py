@@ -107,7 +107,7 @@ def test_bfloat16_is_close_to_float32(tmp_path, family):
     small(family, tmp_path)
     model = ModelConfig(encoder=str(tmp_path), dropout=0.0)
     encoder, batch = build_encoder(model, vocab_size=VOCABULARY, max_length=60).train(), rows([20, 7], 20, left=False)
-    exact = encoder(*batch)
+    exact, fused = encoder(*batch), encoder.body.config._attn_implementation
     encoder.train_in_bfloat16()
     rough = encoder(*batch)
     assert rough.dtype == torch.float32
@@ -115,6 +115,9 @@ def test_bfloat16_is_close_to_float32(tmp_path, family):
     torch.testing.assert_close(rough, exact, atol=3e-2, rtol=3e-2)
     rough.square().sum().backward()
     assert all(p.dtype == p.grad.dtype == torch.float32 for p in encoder.parameters() if p.grad is not None)
+    assert encoder.body.config._attn_implementation == "eager"
+    torch.testing.assert_close(encoder.eval()(*batch), exact, atol=3e-2, rtol=3e-2)
+    assert encoder.body.config._attn_implementation == fused
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -90,6 +90,7 @@ class Encoder(nn.Module):
             body.mask_emb.requires_grad_(False)  # pretraining's; data parallelism would wait for its gradient
         else:
             self.width = int(self.body.config.hidden_size)
+            self._attention = self.body.config._attn_implementation
             self._takes_types = "token_type_ids" in inspect.signature(body.forward).parameters
             _check_length(self.body.config, max_length, source)
 
@@ -150,12 +151,16 @@ class Encoder(nn.Module):
         return world().device.type == "cpu" and made_for_it and not isinstance(self.body, XLNet)
 
     def train_in_bfloat16(self) -> None:
-        """Products of an encoder of `transformers` in bfloat16 from now on, on a CPU that has instructions for it.
-
-        Attention is then written out: the gradient of PyTorch's fused one is four times as slow there.
-        """
-        self.body.set_attn_implementation("eager")
+        """Products of an encoder of `transformers` in bfloat16 from now on, on a CPU that has instructions for it."""
         self.in_bfloat16 = True
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Self:
+        """In bfloat16 attention is written out while training: the gradient of PyTorch's fused one takes four times as
+        long there. Without gradients the fused one is the faster."""
+        if self.in_bfloat16:
+            self.body.set_attn_implementation("eager" if mode else self._attention)
+        return super().train(mode)
 
     def checkpoint_activations(self, on: bool) -> None:
         """Whether the backward pass computes each layer's activations again instead of keeping them."""
