@@ -1,5 +1,6 @@
 """Guards the blend: it takes from each part what it is good for, and leaves a useless network alone."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from scipy.special import expit
 
 import reference
-from aplc.models.blend import Blend, Pairs, dcg, log_likelihood, log_odds
+from aplc.models.blend import Blend, Pairs, curves_at, dcg, log_likelihood, log_odds, place, regress
 
 COUNTS = np.round(2_000 / np.arange(1, 301)).astype(np.int64)
 
@@ -42,6 +43,17 @@ def test_a_learned_blend_ranks_other_documents_better():
     fresh = pairs(network_knows=frequent, seed=1)
     a, b, c = blend.curve_3L[:, fresh.label]
     assert dcg(fresh, a + b * fresh.words + c * fresh.network).mean() > dcg(fresh, fresh.words).mean() + 0.05
+
+
+def test_the_blend_leans_towards_rare_labels():
+    """By a twentieth of log n; what was learned is otherwise as it was."""
+    made = pairs(network_knows=frequent)
+    knots_LK = place(COUNTS)
+    learned = curves_at(knots_LK, regress(made, knots_LK, np.ones(len(made.hit), dtype=bool)))
+    blend, _ = Blend.learn(made, COUNTS)
+    assert np.allclose(blend.curve_3L[1:], learned[1:], atol=1e-6)
+    for label in (0, 20, 299):
+        assert blend.curve_3L[0, label] == pytest.approx(learned[0, label] - 0.05 * math.log(COUNTS[label]), abs=1e-5)
 
 
 @pytest.mark.parametrize("doubt", [0.3, 2.0])
