@@ -31,7 +31,7 @@ FOLDS, AT = 5, 5
 LEAST_HITS, LEAST_DOCUMENTS = 100, 20
 """With fewer hits among the candidates, or fewer documents, nothing is learned."""
 RARITY = 0.05
-"""Times log n, taken off a label's logit. On held-out documents of two corpora P stays level, and PSP rises by up to 1.7
+"""Times log n, taken off a label's logit. On held-out documents of two corpora P stays level and PSP gains up to 1.7
 points (bench/LOG.md)."""
 PENALTY = 10.0
 """Of the numbers' squares, in columns whose root mean square is 1: worth some ten pairs."""
