@@ -46,8 +46,8 @@ class TextsConfig:
     """At most this many held-out documents, of a dev part too: more improve the estimate little and take time."""
 
     def __post_init__(self) -> None:
-        possible = 3 <= self.max_length <= LONGEST
-        check("data", "max_length", self.max_length, possible, f"from 3 (a piece, <sep>, <cls>) to {LONGEST:,}")
+        possible, bounds = 3 <= self.max_length <= LONGEST, f"at least 3 (a piece, <sep>, <cls>), at most {LONGEST:,}"
+        check("data", "max_length", self.max_length, possible, bounds)
         check("data", "vocab_size", self.vocab_size, self.vocab_size >= 16, "at least 16")
         check("data", "validation", self.validation, 0 <= self.validation < 1, "in [0, 1)")
         check("data", "validation_limit", self.validation_limit, self.validation_limit >= 1, "at least 1")
